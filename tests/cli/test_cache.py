@@ -146,7 +146,7 @@ class TestWarm:
     @pytest.mark.parametrize(
         "arguments, words",
         [
-            (["tree-lstn"], "'tree-lstn' is no task"),
+            (["tree-lstn"], "'tree-lstn' is not a task"),
             (["tree-lstm", "--arch", "gfx90a"], "sm_ and digits"),
             (["no_such:thing"], "No module named"),
             (["--hidden", "8"], "--hidden"),

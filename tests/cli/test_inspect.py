@@ -282,7 +282,7 @@ class TestErrors:
         [
             (["plan"], "Missing argument 'WORKLOAD'"),
             (["source", "--lines", "a:b"], "expected FIRST:LAST, such as 120:160"),
-            (["plan", WORKLOAD, "--target", "cpu", "--arch", "sm_90"], "means nothing for target cpu"),
+            (["plan", WORKLOAD, "--target", "cpu", "--arch", "sm_90"], "does not apply to target cpu"),
             (["graph", WORKLOAD, "--format", "png"], "'png' is not one of 'dot', 'svg', 'text'"),
             (["plan", "tree-lstm", "--hiden", "8"], "No such option: --hiden"),
         ],

@@ -45,7 +45,7 @@ def profile(monkeypatch: pytest.MonkeyPatch) -> Profile:
     [
         (["tree-lstm", "--target", "cpu", "--precision", "tf32"], "target 'cpu' has no tensor cores"),
         (["tree-lstm", "--target", "cpu", "--precision", "U=bf16"], "there is no parameter 'U'"),
-        (["tree-lsm"], "'tree-lsm' is no task"),
+        (["tree-lsm"], "'tree-lsm' is not a task"),
         (["no_such_module:build"], "no_such_module"),
         (["tree-lstm"], "VPPS_TARGET=gpu: expected 'auto'"),
     ],

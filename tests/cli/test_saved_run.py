@@ -104,7 +104,7 @@ class TestOptions:
         code, _, err = vpps_train("tree-lstm", "--resume", checkpoint=run, epochs=2)
         assert code == 2
         said = "".join(re.findall(r"[^\s│]", err))
-        assert f"--data:{run}wastrainedwith{data}:namewhatistoberead" in said
+        assert f"--data:{run}wastrainedwith{data}:namethefiletoread" in said
 
     def test_says_what_is_as_the_checkpoint_says(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(config, "_quiet", None)

@@ -90,7 +90,7 @@ class TestFunction:
         assert workload.first(2)[0] is workload.first(1)[0], "graphs are kept: the function was called once"
 
     def test_without_batches_is_refused_when_they_are_needed(self, module: str) -> None:
-        with pytest.raises(vpps.WorkloadError, match=r"gave no batches; return \(model, \[\(graph, loss\), ...\]\)"):
+        with pytest.raises(vpps.WorkloadError, match=r"returned no batches; return \(model, \[\(graph, loss\), ..."):
             load_workload(f"{module}:none", 4).first(1)
 
 
@@ -119,8 +119,8 @@ class TestFunction:
          r"batches of .*ZeroDivisionError: division by zero \(FILE, line 21\)$"),
         ("M_syntax:f", [], vpps.WorkloadError, r"import .*: SyntaxError: .*line 1\)"),
         ("M_broken:f", [], vpps.WorkloadError, r"ZeroDivisionError: .*line 2\)"),
-        ("M.py:one", [], vpps.WorkloadError, "of a file M.py write M:one"),
-        ("no_such_module:build", [], vpps.WorkloadError, "No module named 'no_such_module'; it is looked for here"),
+        ("M.py:one", [], vpps.WorkloadError, "for the file M.py write M:one"),
+        ("no_such_module:build", [], vpps.WorkloadError, "No module named 'no_such_module'; vpps searches this folder"),
         *((name, [], vpps.WorkloadError, "expected module:function, such as my_module:build")
           for name in (":", ":f", "module:", "../module:f", "a b:c", "a:b:c")),
     ],

@@ -62,7 +62,7 @@ class TestDrawKinds:
     @pytest.mark.parametrize(
         "kind, names, complaint",
         [
-            ("word", TYPES, "no kind 'word' of vertices to draw: there are leaf, inner"),
+            ("word", TYPES, "no kind 'word' of vertices to draw: the set has leaf, inner"),
             ("inner", [], "are none: expected one or more new names"),
             ("inner", ["leaf", "inner"], "are leaf, inner: expected one or more new names"),
             ("inner", ["a", "a"], "are a, a: expected one or more new names"),
@@ -150,7 +150,7 @@ class TestPyramids:
             (GraphSet([1], [[-1]], columns={"label": [0]}), "there is no column 'word'"),
             (
                 GraphSet([2], [[-1], [-1]], columns={"word": [1, 2], "label": [0, 1]}),
-                "1 graphs with 2 roots: a tree has one",
+                "1 graphs with 2 roots: a tree has exactly one",
             ),
         ],
     )

@@ -203,7 +203,7 @@ def test_full_disk_is_an_error_of_data(graphs: GraphSet, tmp_path: Path) -> None
 
 def test_words_that_no_file_can_hold_are_named(tmp_path: Path) -> None:
     graphs = GraphSet([1], [[-1]], columns={"word": [1]}, vocabularies={"word": Vocabulary(["<unk>", "a\ud800"])})
-    with pytest.raises(DataError, match=r"out: the word 'a\\ud800' for 'word' is no text: half a surrogate pair"):
+    with pytest.raises(DataError, match=r"out: the word 'a\\ud800' for 'word' is not text: half a surrogate pair"):
         graphs.save(tmp_path / "out")
     with pytest.raises(DataError, match=r"out: cannot be written"):
         GraphSet([1], [[-1]], columns={"\ud800": [1]}).save(tmp_path / "out")
@@ -225,7 +225,7 @@ class TestNoSuchFile:
     @pytest.mark.parametrize(
         "content, complaint",
         [
-            *((end, "no file of graphs, or a truncated one") for end in (0, 5, 8, 100, 0.5, -1)),
+            *((end, "not a file of graphs, or truncated") for end in (0, 5, 8, 100, 0.5, -1)),
             (b"\n", r"should have \d+ bytes and has \d+"),
             (b"(3 (2 a) (4 b))\n" * 9, "does not begin with the header of a safetensors file"),
             (b"\2\0\0\0\0\0\0\0[]", "does not begin with the header of a safetensors file"),
@@ -273,7 +273,7 @@ class TestNoSuchFile:
         [
             *((name, None, "") for name in ("levels", "vertex_offsets", "kind", "column/word", "vocabulary/word/text")),
             ("levels", np.zeros(4, np.int32), "do not fit 2 graphs of 5 vertices"),
-            ("children", np.zeros((5, 2), np.int64), "children is of int64"),
+            ("children", np.zeros((5, 2), np.int64), "children has the type int64"),
             ("order", np.zeros((5, 1), "i4"), "do not fit"),
             ("column/word", np.zeros(5, np.int8), "do not fit"),
             ("edge_column/role", np.zeros((5, 3), "i4"), "do not fit"),
@@ -299,10 +299,10 @@ class TestNoSuchFile:
         "name, place, value, complaint",
         [
             ("children", 4, 3, "graph 0: vertex 2: there is no child 3"),
-            ("children", 4, 2, "graph 0: vertex 2: its level is said to be 1, where its children make it 2"),
-            ("levels", 3, 0, "graph 1: vertex 0: its level is said to be 0, where its children make it 1"),
-            ("order", 3, 0, "graph 1: vertex 1: order is not that of levels"),
-            ("order", 4, 9, "graph 1: vertex 1: order is not that of levels"),
+            ("children", 4, 2, "graph 0: vertex 2: its level is 1, but its children give it level 2"),
+            ("levels", 3, 0, "graph 1: vertex 0: its level is 0, but its children give it level 1"),
+            ("order", 3, 0, "graph 1: vertex 1: order does not follow the levels"),
+            ("order", 4, 9, "graph 1: vertex 1: order does not follow the levels"),
             ("kind", 1, 2, "graph 0: vertex 1: there is no kind 2"),
             ("column/tag", 1, 2, "column 'tag' holds 2, but there are 2 names"),
             ("edge_column/role", 5, 3, "column 'role' holds 3, but there are 3 names"),
@@ -348,5 +348,5 @@ class TestNoSuchFile:
         levels = opened((tmp_path / "parts").read_bytes())[1]["levels"]
         levels[-1] += 1
         rewritten(tmp_path / "parts", "levels", levels)
-        with pytest.raises(DataError, match="graph 2: vertex 2: its level is said to be 3"):
+        with pytest.raises(DataError, match="graph 2: vertex 2: its level is 3"):
             GraphSet.load(tmp_path / "parts")

@@ -247,18 +247,18 @@ class TestWrongGraphs:
             (lambda: GraphSet([2], ([0, 1], [0])), r"\(offsets, indices\) of shapes \(3,\)"),
             (lambda: GraphSet([2], ([0, 0, 2], [0])), "rise from 0 to 1"),
             (lambda: GraphSet([2], ([0, 2, 1], [0])), "rise from 0 to 1"),
-            (lambda: GraphSet([2], [[-1], [0]], sources=["a", "b"]), "2 sources of 1 graphs"),
+            (lambda: GraphSet([2], [[-1], [0]], sources=["a", "b"]), "2 sources for 1 graphs"),
             (lambda: GraphSet([2], [[-1], [0]], kind=[0]), r"kind must have shape \(2,\)"),
-            (lambda: GraphSet([2], [[-1], [0]], kind=[0, 0], kinds=[f"k{i}" for i in range(129)]), "may be 128"),
+            (lambda: GraphSet([2], [[-1], [0]], kind=[0, 0], kinds=[f"k{i}" for i in range(129)]), "at most 128"),
             (lambda: GraphSet([2], [[-1], [0]], columns={"x": [1]}), "column 'x' must have a row for each of the 2 v"),
             (lambda: GraphSet([2], [[-1], [0]], graph_columns={"x": [1, 2]}), "each of the 1 graphs"),
             (
                 lambda: GraphSet([2], [[-1], [0]], columns={"x": [1, 2]}, graph_columns={"x": [1]}),
-                "'x' is that of a column of vertices and of one of graphs",
+                "'x' names a column of vertices and a column of graphs",
             ),
             (
                 lambda: GraphSet([2], [[-1], [0]], columns={"x": [1, 2]}, edge_columns={"x": [[1], [2]]}),
-                "'x' is that of a column of vertices and of one of edges",
+                "'x' names a column of vertices and a column of edges",
             ),
             (
                 lambda: GraphSet([2], [[-1], [0]], edge_columns={"x": [1, 2]}),
@@ -293,7 +293,7 @@ class TestWrongGraphs:
             (lambda: GraphSet([2], [[-1.0], [0]]), "children must be integers, not float64"),
             (lambda: GraphSet([2], [[-1], [2**40]]), "which does not fit int32"),
             (lambda: GraphSet([1], [[-1]], columns={"x": [2**31]}), "column 'x' hold 2147483648 to .*int32"),
-            (lambda: GraphSet([1], [[-1]], columns={"x": ["a"]}), "column 'x' must be of numbers"),
+            (lambda: GraphSet([1], [[-1]], columns={"x": ["a"]}), "column 'x' must hold numbers"),
             (lambda: GraphSet([1], [[-1]], columns={"x": [1e300]}), "beyond the range of float32"),
         ],
     )

@@ -29,7 +29,7 @@ def test_a_part_keeps_the_numbers_of_its_lines(text: Path) -> None:
 
 @pytest.mark.parametrize("first, end", [(-1, None), (2, 1), (0, -1)])
 def test_a_part_of_no_lines_is_refused(text: Path, first: int, end: int | None) -> None:
-    with pytest.raises(DataError, match=r"text\.txt: there are no lines"):
+    with pytest.raises(DataError, match=r"text\.txt: no file has lines"):
         LinePart(text, first, end)
 
 

@@ -64,7 +64,7 @@ class TestMissing:
         [
             (lambda: inspection("cpu").ptx(), "ptx: target 'cpu' has none; use target 'cuda'"),
             (lambda: inspection("simt").sass(), "sass: target 'simt' has none"),
-            (lambda: inspection("cuda").asm(), "asm: target 'cuda' is no processor of the host"),
+            (lambda: inspection("cuda").asm(), "asm: target 'cuda' is not a host processor"),
             (lambda: inspection("cuda").tails(), "tails: target 'cuda' has them in the kernel"),
         ],
     )

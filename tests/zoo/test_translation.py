@@ -117,7 +117,7 @@ class TestFiles:
 
     def test_files_of_one_pair_that_differ_in_length_are_refused_with_their_lengths(self, tmp_path: Path) -> None:
         write(tmp_path, talks_en="a\n" * 100, talks_vi="x\n" * 101)
-        with pytest.raises(DataError, match=r"talks\.en has 100 lines and .*talks\.vi 101: parallel text has as many"):
+        with pytest.raises(DataError, match=r"talks\.en has 100 lines and .*talks\.vi 101: parallel texts have equal"):
             parallel_files(tmp_path, "en")
 
     def test_one_pair_is_cut_at_one_line_wherever_blank_ones_are(self, tmp_path: Path) -> None:

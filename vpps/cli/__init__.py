@@ -1,6 +1,6 @@
-"""The command line programs: a module for each, named like it.
+"""Command line programs; each program has a module of its name.
 
-`vpps-train` (`train.py` makes a command of each task's settings, `loop.py` trains), `vpps-data`, `vpps-profile`,
-`vpps-inspect`, `vpps-cache`. `workload.py` has what profile and inspect work on, `streams.py` where each program
-begins.
+The programs are `vpps-train` (`train.py` turns task settings into commands, `loop.py` trains), `vpps-data`,
+`vpps-profile`, `vpps-inspect` and `vpps-cache`. `workload.py` loads the models and batches for profile and inspect;
+`streams.py` starts every program.
 """

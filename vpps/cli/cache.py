@@ -1,4 +1,4 @@
-"""`vpps-cache`: what is in the cache of compiled kernels; clearing it; compiling ahead."""
+"""`vpps-cache`: lists and clears the cache of compiled kernels, and compiles ahead of time."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ app = app_named(PROGRAM)
 
 @app.callback()
 def about(version: Version = False) -> None:
-    """Compiled kernels are kept on disk: look at them, remove them, compile them ahead."""
+    """List, remove or compile ahead of time the kernels in the disk cache."""
 
 
 @app.command("list", **examples(f"{PROGRAM} list"))
 def list_() -> None:
-    """Where the cache is, its size and limit, and every entry: what it is, its size, when it was last used."""
+    """Show path, size and limit of the cache, then kind, size and last use of every entry."""
     with exit_codes(PROGRAM):
         found, most = _stored(), eviction.limit()
         size = bytes_text(sum(usage.size for usage in found))
@@ -47,7 +47,7 @@ def list_() -> None:
 
 @app.command(**examples(f"{PROGRAM} clear"))
 def clear() -> None:
-    """Remove all entries, and what killed processes left. Programs that run are not disturbed."""
+    """Remove all entries and the leftovers of killed processes. Running programs are not disturbed."""
     with exit_codes(PROGRAM):
         found = _stored()
         for usage in found:
@@ -76,10 +76,10 @@ def warm(
     vps: Vps = None,
     train: Train = True,
 ) -> None:
-    """Compile now what programs would compile when they start: in an image of a container, say, or on a login node.
+    """Compile kernels ahead of time that programs would compile at their start, such as in a container image.
 
-    Without a workload that is what serves all models on a target; with one the kernel of its model as well. What the
-    cache has is not compiled again.
+    Without a workload, compile the kernel that all models on a target share. With a workload, compile the kernel of
+    its model as well. Kernels in the cache are not compiled again.
     """
     with exit_codes(PROGRAM):
         chosen = chosen_target(target, arch)
@@ -100,8 +100,8 @@ def _specialised(workload: Workload, target: str, arch: str | None, vps: int | N
     """Compile the kernel of a workload's model.
 
     Args:
-        arch: of the GPU; None for that of the machine's, or sm_90.
-        vps: virtual processors; None for all that the GPU runs side by side.
+        arch: architecture of the GPU; None for this machine's GPU, or sm_90 without one.
+        vps: virtual processors; None for the largest number that the GPU runs concurrently.
     """
     sms = None
     row = TARGETS[target]
@@ -114,7 +114,7 @@ def _specialised(workload: Workload, target: str, arch: str | None, vps: int | N
 
 
 def _run(what: str, build: Callable[[], object]) -> None:
-    """Compile something and say what came of it. Raises VppsError."""
+    """Run a compilation and print its result. Raises VppsError."""
     before, start = {usage.folder for usage in _stored()}, time.perf_counter()
     with plain_console().status(f"{what} ..."):
         build()
@@ -124,7 +124,7 @@ def _run(what: str, build: Callable[[], object]) -> None:
 
 
 def _stored() -> list[Usage]:
-    """All entries."""
+    """Return all cache entries."""
     return [usage for place in places.usable(create=False) for usage in entries.usages(place)]
 
 
@@ -135,7 +135,7 @@ def _row(usage: Usage) -> tuple[str, ...]:
 
 
 def _ago(moment: float) -> str:
-    """How long ago, "3 min"."""
+    """Format the age of a moment, such as "3 min"."""
     seconds = max(0.0, time.time() - moment)
     for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= length:
@@ -144,5 +144,5 @@ def _ago(moment: float) -> str:
 
 
 def main() -> None:
-    """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 141 where nobody reads on."""
+    """Run the program. Exit code: 0, 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 141 if the reader is gone."""
     run_program(PROGRAM, app)

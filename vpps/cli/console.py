@@ -1,4 +1,4 @@
-"""What all commands share: a console that is plain in a pipe, exit codes, how an app of commands behaves."""
+"""Helpers of all commands: a console that is plain in a pipe, exit codes, and the settings of a command app."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from vpps._version import __version__
 from vpps.errors import VppsError
 
 PIPE_WIDTH = 1000
-"""Columns of a pipe or file: a line is a line there."""
+"""Columns of a pipe or file; wide enough that no line wraps."""
 
 
 def app_named(name: str, cls: type[TyperGroup] | None = None) -> typer.Typer:
-    """An app of commands, as all of ours behave."""
+    """Return a command app with the settings that all programs share."""
     return typer.Typer(
         name=name,
         cls=cls,
@@ -39,28 +39,28 @@ def _say_version(asked: bool) -> None:
 
 
 Version = Annotated[
-    bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Say the version, and exit.")
+    bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Show the version and exit.")
 ]
 """An option of every program."""
 
 
 def plain_console(quiet: bool = False) -> Console:
-    """Standard output. In a file or a pipe there are no colours and no animation, whatever the environment asks for.
+    """Return a console for standard output. A file or pipe gets no colours or animation, whatever the environment says.
 
     Args:
-        quiet: nothing is written.
+        quiet: write nothing.
     """
     width, terminal = (None, None) if sys.stdout.isatty() else (PIPE_WIDTH, False)
     return Console(force_terminal=terminal, width=width, highlight=False, markup=False, emoji=False, quiet=quiet)
 
 
 def table_of(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str] = ()) -> Table:
-    """A table without lines.
+    """Return a table without borders.
 
     Args:
-        headings: of the columns.
-        rows: their cells.
-        left: headings of the columns that begin at the left; others are numbers.
+        headings: column headings.
+        rows: cells of each row.
+        left: headings of left-aligned columns; other columns hold numbers and align right.
     """
     table = Table(box=None, pad_edge=False)
     for name in headings:
@@ -72,7 +72,7 @@ def table_of(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Colle
 
 
 def bytes_text(count: float) -> str:
-    """A number of bytes to three digits, "413 KB"."""
+    """Format a number of bytes with three digits, such as "413 KB"."""
     units = iter(("B", "KB", "MB", "GB"))
     unit = next(units)
     while count >= 1000 and unit != "GB":
@@ -82,12 +82,12 @@ def bytes_text(count: float) -> str:
 
 @contextmanager
 def exit_codes(program: str, says_another: Callable[[BaseException, str], bool] | None = None) -> Iterator[None]:
-    """Turns a VppsError and a lack of memory into one sentence and exit code 1, Ctrl-C into one and 130 (128 + SIGINT).
+    """Turn a VppsError or MemoryError into a message and exit code 1, and Ctrl-C into a message and exit code 130.
 
-    Warnings become a sentence as well, without the line of our code that gave it.
+    130 is 128 + SIGINT. Warnings are printed as messages too, without the source line that raised them.
 
     Args:
-        says_another: whether another process says that of an error.
+        says_another: returns True if another process reports this error.
     """
 
     def end(error: BaseException, text: str, status: int) -> NoReturn:

@@ -1,4 +1,4 @@
-"""`vpps-data`: input graphs from the files that data sets come in, and what is in such graphs."""
+"""`vpps-data`: converts data set files to input graphs, and shows statistics of such graphs."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ READERS: dict[str, Callable[..., GraphSet | tuple[GraphSet, GraphSet]]] = {
     "lattice": read_lattices,
     "jsonl": read_jsonl,
 }
-"""By the name of the format. Their keywords are the options that the format knows."""
+"""Readers by format name. The keywords of a reader are the options of its format."""
 
 Format = StrEnum("Format", {name.upper(): name for name in READERS})  # type: ignore[misc]
 
 _EXAMPLES = """
 [bold]Formats[/bold]
 
-trees: Penn trees, `(3 (2 The) (4 ...))`, one a line\n
+trees: Penn trees, `(3 (2 The) (4 ...))`, one per line\n
 constituents: Penn trees with names, `(S (NP ...) ...)`, over several lines\n
-tagged: sentences of `word|TAG`, one a line\n
-columns: a word a line, its tag in the last column, such as BIO or BMES\n
+tagged: sentences of `word|TAG`, one per line\n
+columns: one word per line, its tag in the last column, such as BIO or BMES\n
 conllu: dependency trees in CoNLL-U\n
-text: sentences, one a line, to predict the next word\n
+text: sentences, one per line, to predict the next word\n
 parallel: two texts, source and target, whose lines translate each other\n
 lattice: character-word lattices, as in ED-Batch's Weibo files\n
-jsonl: any directed acyclic graphs, one JSON object a line: `{"children": [[], [], [0, 1]], "columns": {"word":
-["good", "film", null]}}`; `python -c "help('vpps.data.readers.jsonlines')"` says all
+jsonl: any directed acyclic graphs, one JSON object per line: `{"children": [[], [], [0, 1]], "columns": {"word":
+["good", "film", null]}}`; see `python -c "help('vpps.data.readers.jsonlines')"`
 
 [bold]Examples[/bold]
 
@@ -75,9 +75,9 @@ vpps-data stat train.graphs
 
 File = Annotated[Path, typer.Argument(help="A file that `vpps-data convert` or `GraphSet.save` wrote.")]
 Inputs = Annotated[
-    list[Path], typer.Argument(metavar="INPUT...", help="Text files, plain or .gz; several make one set.")
+    list[Path], typer.Argument(metavar="INPUT...", help="Text files, plain or .gz; several files make one set.")
 ]
-Output = Annotated[Path, typer.Argument(help="The file to write; graphs that it holds already are replaced.")]
+Output = Annotated[Path, typer.Argument(help="The file to write; it may replace a file of graphs.")]
 MinCount = Annotated[
     int | None,
     typer.Option(
@@ -90,32 +90,32 @@ Lists = Annotated[
     bool | None,
     typer.Option(
         "--lists/--fixed", show_default="lists for jsonl and constituents, else fixed",
-        help="Children as lists of any length, or a table with room for the most that a vertex has.",
+        help="Store children as lists of any length, or in a table as wide as the largest number of children.",
     ),
 ]  # fmt: skip
 Like = Annotated[
     Path | None,
-    typer.Option(help="Take vocabularies, classes, kinds and arity from this converted file: for development data."),
+    typer.Option(help="Take vocabularies, classes, kinds and arity from this converted file, for development data."),
 ]
 Targets = Annotated[
-    bool | None, typer.Option("--targets/--no-targets", show_default="targets", help="Columns of the next words.")
+    bool | None, typer.Option("--targets/--no-targets", show_default="targets", help="Add a column of the next words.")
 ]
 Classes = Annotated[
     list[str] | None,
-    typer.Option(metavar="COLUMN", help="A column of strings that are labels, not words; may be repeated."),
+    typer.Option(metavar="COLUMN", help="A column of strings that are labels, not words; repeatable."),
 ]
-TargetOutput = Annotated[Path | None, typer.Option(help="Where the second text of parallel ones goes.")]
-TargetLike = Annotated[Path | None, typer.Option(help="As --like, for the second text.")]
+TargetOutput = Annotated[Path | None, typer.Option(help="The file to write for the second of two parallel texts.")]
+TargetLike = Annotated[Path | None, typer.Option(help="Like --like, for the second text.")]
 
 
 @app.callback()
 def about(version: Version = False) -> None:
-    """Convert data sets to graphs that vpps maps into memory, and look at them."""
+    """Convert data sets to graphs that vpps maps into memory, and show statistics of such graphs."""
 
 
 @app.command(epilog=_EXAMPLES)
 def convert(
-    format: Annotated[Format, typer.Argument(help="What the inputs are; see below.", show_choices=True)],
+    format: Annotated[Format, typer.Argument(help="Format of the inputs; see below.", show_choices=True)],
     inputs: Inputs,
     output: Output,
     min_count: MinCount = None,
@@ -126,7 +126,7 @@ def convert(
     target_output: TargetOutput = None,
     target_like: TargetLike = None,
 ) -> None:
-    """Convert text files to one file of graphs, levels computed."""
+    """Convert text files to one file of graphs; compute their levels."""
     given = {
         "min_count": min_count, "lists": lists, "like": like, "targets": targets, "classes": classes,
         "target_output": target_output, "target_like": target_like,
@@ -135,14 +135,14 @@ def convert(
     reader, is_parallel = READERS[format], format == "parallel"
     known = signature(reader).parameters.keys() | ({"target_output", "target_like"} if is_parallel else set())
     for name in options.keys() - known:
-        raise typer.BadParameter(f"means nothing for {format}", param_hint=f"--{name.replace('_', '-')}")
+        raise typer.BadParameter(f"does not apply to {format}", param_hint=f"--{name.replace('_', '-')}")
     if is_parallel:
         if target_output is None:
             raise typer.BadParameter("parallel text needs a file for the second one", param_hint="--target-output")
         if len(inputs) != 2:
             raise typer.BadParameter("parallel text has two inputs, source and target", param_hint="INPUT...")
         if target_output == output:
-            raise typer.BadParameter("is OUTPUT too", param_hint="--target-output")
+            raise typer.BadParameter("is also OUTPUT", param_hint="--target-output")
         if (like is None) != (target_like is None):
             raise typer.BadParameter("parallel text needs both --like and --target-like", param_hint="--like")
     with exit_codes("vpps-data"):
@@ -168,11 +168,9 @@ def convert(
 @app.command(epilog="[bold]Example[/bold]\n\nvpps-data stat train.graphs")
 def stat(
     file: File,
-    verify: Annotated[
-        bool, typer.Option(help="Compare the checksums of the file, and check its graphs, first.")
-    ] = True,
+    verify: Annotated[bool, typer.Option(help="First compare the checksums of the file and check its graphs.")] = True,
 ) -> None:
-    """Say what a file of graphs holds: sizes, levels, children, kinds, columns, vocabularies."""
+    """Show statistics of a file of graphs: sizes, levels, children, kinds, columns, vocabularies."""
     with exit_codes("vpps-data"):
         found = GraphSet.load(file, verify=verify).stat()
         table = Table(box=None, show_header=False, title=str(file), title_justify="left", title_style="bold")
@@ -209,7 +207,7 @@ def _items(counts: dict[str, int]) -> str:
 
 
 def _check_output(path: Path) -> None:
-    """Raises DataError where writing would fail, or replace a file of another kind: a forgotten OUTPUT is an INPUT."""
+    """Raise DataError if writing would fail or replace a file that is not a set, such as an INPUT taken for OUTPUT."""
     if not os.path.isdir(path.parent):
         raise DataError(f"{path}: there is no folder {path.parent}")
     if not os.path.exists(path):
@@ -223,5 +221,5 @@ def _check_output(path: Path) -> None:
 
 
 def main() -> None:
-    """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 141 where nobody reads on."""
+    """Run the program. Exit code: 0, 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 141 if the reader is gone."""
     run_program("vpps-data", app)

@@ -1,4 +1,4 @@
-"""`vpps-inspect`: what vpps makes of a model and a batch, from the graph to machine code."""
+"""`vpps-inspect`: shows the compilation of a model and a batch, from the graph to machine code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 import vpps
 from vpps.cli.console import Version, app_named
-from vpps.cli.inspected import PROGRAM, AnyWorkload, Asked, chosen_target, command
+from vpps.cli.inspected import PROGRAM, AnyWorkload, Request, chosen_target, command
 from vpps.cli.options import TargetName, policy_for, precisions_in
 from vpps.cli.streams import run_program
 from vpps.graph.drawing import draw
@@ -29,7 +29,7 @@ shown = partial(command, app)
 
 @app.callback()
 def about(version: Version = False) -> None:
-    """Look at what vpps makes of a model and a batch: graph, cells, plan, script, kernel. Only `trace` launches."""
+    """Show how vpps compiles a model and a batch: graph, cells, plan, script, kernel. Only `trace` launches kernels."""
 
 
 @shown(
@@ -43,29 +43,29 @@ def about(version: Version = False) -> None:
     workload=None,
 )
 def source(
-    asked: Asked,
+    request: Request,
     no_headers: Annotated[
         bool,
         typer.Option(
-            "--no-headers", "--named", help="Name the headers instead of putting their text in: other lines, then."
+            "--no-headers", "--named", help="Include the headers by name, not as text; this changes line numbers."
         ),
     ] = False,
     tails: Annotated[
-        bool, typer.Option("--tails", help="What the cells add to the kernel of target cpu, a library of its own.")
+        bool, typer.Option("--tails", help="Show the separate library of fused code of the cells (target cpu).")
     ] = False,
     compile: Annotated[
         bool,
         typer.Option(
             "--compile/--no-compile",
-            help="Ask the compiler how many weights fit on the chip; without, show what would be tried first.",
+            help="Compile to find how many weights fit on the chip; --no-compile shows the first attempt.",
         ),
     ] = True,
 ) -> str:
-    """Source of the kernel, in the lines that compile errors name."""
-    on_cpu = not TARGETS[chosen_target(asked.target, asked.arch)].is_gpu
-    if asked.workload is None and on_cpu and not tails:
-        return cpu_source(named=no_headers, rounds=precisions_in(asked.precision).is_reduced)
-    found = asked.inspected(compiled=compile and not on_cpu)
+    """Show the source of the kernel; compile errors refer to its line numbers."""
+    on_cpu = not TARGETS[chosen_target(request.target, request.arch)].is_gpu
+    if request.workload is None and on_cpu and not tails:
+        return cpu_source(named=no_headers, rounds=precisions_in(request.precision).is_reduced)
+    found = request.inspected(compiled=compile and not on_cpu)
     return found.tails() if tails else found.source(no_headers)
 
 
@@ -80,12 +80,12 @@ def source(
     target=TargetName(CPU.name),
 )
 def asm(
-    asked: Asked, tails: Annotated[bool, typer.Option("--tails", help="Of what the cells add to the kernel.")] = False
+    request: Request, tails: Annotated[bool, typer.Option("--tails", help="Show the cells' library.")] = False
 ) -> str:
-    """Assembler of the compiled kernel of target cpu; takes objdump."""
-    if asked.workload is None and not tails:
-        return cpu_asm(rounds=precisions_in(asked.precision).is_reduced)
-    return asked.inspected().asm(tails)
+    """Show the assembler of the compiled kernel of target cpu; needs objdump."""
+    if request.workload is None and not tails:
+        return cpu_asm(rounds=precisions_in(request.precision).is_reduced)
+    return request.inspected().asm(tails)
 
 
 @shown(
@@ -95,9 +95,9 @@ def asm(
     language="ptx",
     target=TargetName(CUDA.name),
 )
-def ptx(asked: Asked) -> str:
-    """Intermediate code of a GPU's kernel; takes NVRTC, no GPU."""
-    return asked.inspected(compiled=True).ptx()
+def ptx(request: Request) -> str:
+    """Show the intermediate code (PTX) of a GPU's kernel; needs NVRTC, but no GPU."""
+    return request.inspected(compiled=True).ptx()
 
 
 @shown(
@@ -107,9 +107,9 @@ def ptx(asked: Asked) -> str:
     language="text",
     target=TargetName(CUDA.name),
 )
-def sass(asked: Asked) -> str:
-    """Machine code of a GPU's kernel; takes NVRTC and nvdisasm, no GPU."""
-    return asked.inspected(compiled=True).sass()
+def sass(request: Request) -> str:
+    """Show the machine code of a GPU's kernel; needs NVRTC and nvdisasm, but no GPU."""
+    return request.inspected(compiled=True).sass()
 
 
 @shown(
@@ -118,15 +118,15 @@ def sass(asked: Asked) -> str:
     options="target vps precision train",
 )
 def resources(
-    asked: Asked,
+    request: Request,
     arch: Annotated[
         list[str] | None,
-        typer.Option(metavar="sm_XX", help="GPU to compile for, such as sm_90; several make a table."),
+        typer.Option(metavar="sm_XX", help="GPU to compile for, such as sm_90; repeat it for a table of several."),
     ] = None,
 ) -> str:
-    """Registers, spills, shared memory and code of compiled kernels, and where each keeps the weights."""
+    """Show registers, spills, shared memory and code size of compiled kernels, and where each keeps the weights."""
     archs: Sequence[str | None] = arch or [None]
-    found = [asked.inspected(compiled=True, arch=a) for a in archs]
+    found = [request.inspected(compiled=True, arch=a) for a in archs]
     return kernels_text([x.compiled for x in found])
 
 
@@ -136,9 +136,9 @@ def resources(
     f"{PROGRAM} plan my_model:batches --policy depth",
     options="target arch vps policy schedule precision train",
 )
-def plan(asked: Asked) -> str:
-    """Levels, stages, steps, barriers, memory and index lists of a batch."""
-    return str(asked.inspected().plan)
+def plan(request: Request) -> str:
+    """Show levels, stages, steps, barriers, memory and index lists of a batch."""
+    return str(request.inspected().plan)
 
 
 @shown(
@@ -148,12 +148,12 @@ def plan(asked: Asked) -> str:
     batch_size=1,
 )
 def script(
-    asked: Asked,
-    vp: Annotated[int | None, typer.Option(min=0, help="Of this virtual processor only.")] = None,
-    first: Annotated[int | None, typer.Option(min=1, metavar="N", help="N instructions of each stream.")] = None,
+    request: Request,
+    vp: Annotated[int | None, typer.Option(min=0, help="Show only this virtual processor.")] = None,
+    first: Annotated[int | None, typer.Option(min=1, metavar="N", help="Show N instructions per stream.")] = None,
 ) -> str:
-    """The instructions of every virtual processor, with the cell and operation that each comes from."""
-    return script_text(asked.inspected().plan_made, vp, first)
+    """Show the instructions of every virtual processor, with the cell and operation of each."""
+    return script_text(request.inspected().plan_made, vp, first)
 
 
 @shown(
@@ -163,9 +163,9 @@ def script(
     options="target arch vps policy schedule precision train",
     batch_size=1,
 )
-def cell(asked: Asked, name: Annotated[str | None, typer.Option(help="Of the cells of this name only.")] = None) -> str:
-    """Each cell before and after every pass of the cell compiler, its parts, its instructions and what was fused."""
-    found = asked.inspected()
+def cell(request: Request, name: Annotated[str | None, typer.Option(help="Only cells of this name.")] = None) -> str:
+    """Show each cell before and after every pass of the cell compiler, its parts, instructions and fusions."""
+    found = request.inspected()
     return cells_text(found.plan_made, found.planner, name)
 
 
@@ -179,29 +179,29 @@ FORMATS = {
     ".svg": GraphFormat.SVG, ".dot": GraphFormat.DOT, ".gv": GraphFormat.DOT, ".txt": GraphFormat.TEXT,
     "": GraphFormat.DOT,
 }  # fmt: skip
-"""By the end of a file's name."""
+"""Formats by file name suffix."""
 
 
 @shown(
     f"{PROGRAM} graph tree-lstm -o tree.svg",
     f"{PROGRAM} graph tree-lstm | dot -Tpdf -o tree.pdf",
     f"{PROGRAM} graph lattice-lstm --calls 40 --format text",
-    types={"batch_size": Annotated[int, typer.Option("--batch-size", "--examples", min=1, help="In the graph.")]},
+    types={"batch_size": Annotated[int, typer.Option("--batch-size", "--examples", min=1, help="Examples shown.")]},
     batch_size=1,
 )
 def graph(
-    asked: Asked,
-    calls: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N vertices.")] = None,
+    request: Request,
+    calls: Annotated[int | None, typer.Option(min=1, metavar="N", help="Show only the first N vertices.")] = None,
     format: Annotated[
-        GraphFormat | None, typer.Option(help="What to write.", show_default="as the file is called, else dot")
+        GraphFormat | None, typer.Option(help="Output format.", show_default="from the file name, else dot")
     ] = None,
 ) -> str:
-    """The graph of a batch, coloured by level: for Graphviz, as SVG, or as text."""
-    suffix = asked.output.suffix if asked.output is not None and format is None else ""
+    """Draw the graph of a batch, coloured by level: for Graphviz, as SVG, or as text."""
+    suffix = request.output.suffix if request.output is not None and format is None else ""
     if suffix not in FORMATS:
         known = ", ".join(filter(None, FORMATS))
-        raise typer.BadParameter(f"{asked.output}: name it {known}, or say --format", param_hint="--output")
-    drawing = draw(asked.batches.first(1)[0][0], calls)
+        raise typer.BadParameter(f"{request.output}: name it {known}, or give --format", param_hint="--output")
+    drawing = draw(request.batches.first(1)[0][0], calls)
     format = format or FORMATS.get(suffix, GraphFormat.DOT)
     if format is GraphFormat.TEXT:
         return str(drawing)
@@ -209,7 +209,7 @@ def graph(
 
 
 WARM_UP = 2
-"""Batches before: kernels are compiled, memory is touched for the first time, the planner in C++ comes along."""
+"""Unrecorded batches before a trace, in which kernels compile, memory is touched first, and the C++ planner loads."""
 
 
 @shown(
@@ -219,25 +219,25 @@ WARM_UP = 2
     options="target vps policy schedule precision train",
     types={
         "target": Annotated[
-            TargetName, typer.Option(show_default="cuda where there is a GPU, else cpu", help="What runs it.")
+            TargetName, typer.Option(show_default="cuda if there is a GPU, else cpu", help="Target to use.")
         ]
     },
 )
 def trace(
-    asked: Asked,
+    request: Request,
     steps: Annotated[int, typer.Option(min=1, help="Batches to record.")] = 3,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", dir_okay=False, help="Write the launches to this file, for ui.perfetto.dev."),
+        typer.Option("--output", "-o", dir_okay=False, help="Write the launches to this file for ui.perfetto.dev."),
     ] = None,
 ) -> str:
-    """Run some batches, and say where the time of their launches went: shares, critical path, cells.
+    """Run some batches and summarize the time of their launches: shares, critical path, cells.
 
-    Recorded is what every virtual processor executes, with start and end; two batches come before, unrecorded.
+    The trace records every instruction of every virtual processor, with start and end, after two warm-up batches.
     """
     if output is not None:
         checked(output)
-    found = _recorded(asked, steps)
+    found = _recorded(request, steps)
     text = str(found.summary())
     if output is not None:
         found.write_perfetto(output)
@@ -245,15 +245,15 @@ def trace(
     return text
 
 
-def _recorded(asked: Asked, steps: int) -> Trace:
-    """Launches of a workload, once it has warmed up. Raises HandleError, and WorkloadError: there are no batches."""
-    workload, train = asked.batches, asked.train
+def _recorded(request: Request, steps: int) -> Trace:
+    """Record launches of a workload after a warm-up. Raises HandleError, or WorkloadError if there are no batches."""
+    workload, train = request.batches, request.train
     batches = workload.first(WARM_UP + steps)
-    chosen = [batches[k % len(batches)] for k in range(WARM_UP + steps)]  # a function may give fewer
+    chosen = [batches[k % len(batches)] for k in range(WARM_UP + steps)]  # a function may return fewer batches
     with vpps.Handle(
-        workload.model, workload.optimizer if train else None, target=chosen_target(asked.target, None), vps=asked.vps,
-        policy=policy_for(asked.policy, chosen[0][0]), schedule=asked.schedule, train=train, timeline=True,
-        precision=precisions_in(asked.precision).written,
+        workload.model, workload.optimizer if train else None, target=chosen_target(request.target, None),
+        vps=request.vps, policy=policy_for(request.policy, chosen[0][0]), schedule=request.schedule, train=train,
+        timeline=True, precision=precisions_in(request.precision).written,
     ) as handle:  # fmt: skip
 
         def run(graph: vpps.Graph, loss: vpps.Expression) -> None:
@@ -271,5 +271,5 @@ def _recorded(asked: Asked, steps: int) -> Trace:
 
 
 def main() -> None:
-    """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 141 where nobody reads on."""
+    """Run the program. Exit code: 0, 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 141 if the reader is gone."""
     run_program(PROGRAM, app)

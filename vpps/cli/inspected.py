@@ -1,4 +1,4 @@
-"""What the commands of `vpps-inspect` share: options, a batch planned as they say, reports printed or written."""
+"""Helpers of all `vpps-inspect` commands: define options, plan a batch with them, print or write reports."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ AnyWorkload = Annotated[
     str | None,
     typer.Argument(
         metavar="[WORKLOAD]",
-        help=WORKLOAD_HELP + " Without one: what serves all models.",
+        help=WORKLOAD_HELP + " Without a workload: the kernels that all models share.",
         show_default=False,
     ),
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Examples per batch.")]
 Target = Annotated[
-    TargetName, typer.Option(show_default="cuda with --arch or where there is a GPU, else cpu", help="What runs it.")
+    TargetName, typer.Option(show_default="cuda with --arch or if there is a GPU, else cpu", help="Target.")
 ]
 Arch = Annotated[
     str | None,
-    typer.Option(metavar="sm_XX", help="GPU to plan and compile for, such as sm_90; it need not be there."),
+    typer.Option(metavar="sm_XX", help="GPU to plan and compile for, such as sm_90; this machine need not have it."),
 ]
-Vps = Annotated[int | None, typer.Option(min=1, help="Virtual processors; by default as many as the target likes.")]
+Vps = Annotated[int | None, typer.Option(min=1, help="Virtual processors; by default, the target's own number.")]
 Policy = Annotated[
     str | None, typer.Option(metavar="|".join(POLICIES), help="Batching policy.", show_default="sinks-last")
 ]
 Schedule = Annotated[
-    str | None, typer.Option(metavar="|".join(SCHEDULES), help="How steps become instructions.", show_default="vector")
+    str | None, typer.Option(metavar="|".join(SCHEDULES), help="Instruction scheme.", show_default="vector")
 ]
 Precision = Annotated[str, typer.Option(metavar=PRECISION_METAVAR, help=PRECISION_HELP)]
-Train = Annotated[bool, typer.Option("--train/--inference", help="What the batch is planned for.")]
-Lines = Annotated[str | None, typer.Option(metavar="FIRST:LAST", help="Only these lines.")]
+Train = Annotated[bool, typer.Option("--train/--inference", help="Plan the batch for training or for inference.")]
+Lines = Annotated[str | None, typer.Option(metavar="FIRST:LAST", help="Show only these lines.")]
 Numbers = Annotated[
     bool | None, typer.Option("--numbers/--no-numbers", show_default="on a terminal", help="Number the lines.")
 ]
@@ -63,10 +63,10 @@ Output = Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, h
 
 
 def chosen_target(target: TargetName, arch: str | None) -> str:
-    """The target that options, environment and machine lead to. Raises typer.BadParameter, HandleError."""
+    """Return the target that options, environment and machine select. Raises typer.BadParameter, HandleError."""
     if arch is not None:
         if target not in (AUTO, CUDA.name):
-            raise typer.BadParameter(f"means nothing for target {target}", param_hint="--arch")
+            raise typer.BadParameter(f"does not apply to target {target}", param_hint="--arch")
         return CUDA.name
     name = TARGET.get() if target == AUTO else str(target)
     if name == AUTO:
@@ -80,11 +80,11 @@ Shower = Callable[..., str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What the commands of `vpps-inspect` are asked for; a command has some of these options.
+class Request:
+    """Values of the options of a `vpps-inspect` command; every command has some of these options.
 
     Attributes:
-        rest: settings of the task.
+        rest: settings of the task, as command line arguments.
     """
 
     workload: WorkloadName | None
@@ -103,16 +103,17 @@ class Asked:
 
     @cached_property
     def batches(self) -> Workload:
-        """The workload, which must be there. Raises WorkloadError."""
+        """The workload. Raises WorkloadError if there is none."""
         if self.workload is None:
-            raise WorkloadError("name a task or module:function: what is shown depends on the model")
+            raise WorkloadError("name a task or module:function: the output depends on the model")
         return load_workload(self.workload, self.batch_size, self.rest)
 
     def inspected(self, compiled: bool = False, arch: str | None = None) -> Inspection:
-        """The first batch of the workload, planned (and its kernel compiled) as the options say, else by default.
+        """Plan the first batch of the workload with these options.
 
         Args:
-            arch: of the GPU, in place of the option.
+            compiled: compile its kernel, too.
+            arch: architecture of the GPU; overrides the option.
         """
         workload, arch = self.batches, arch or self.arch
         example = workload.first(1)[0]
@@ -134,21 +135,20 @@ def command(
     types: dict[str, Any] | None = None,
     **defaults: Any,
 ) -> Callable[[Shower], Shower]:
-    """Makes a command of a function, which is called with what is asked for and its own options, and whose result is
-    printed or written.
+    """Turn a function of a `Request` and its own options into a command that prints or writes the function's result.
 
     Args:
-        lines: examples.
-        options: names of those of `Asked` that the command has besides workload, batch size and, unless the function
-            has its own, output.
-        language: of a program whose lines are shown, as Pygments calls it; the command has options for lines.
-        types: of those that are described otherwise here.
-        defaults: values of fields of `Asked` that are others than usual.
+        lines: examples for the help text.
+        options: further fields of `Request` that become options. Every command has workload and batch size, and
+            output unless the function declares it.
+        language: Pygments name of the program's language, if the result is a program; adds the options for lines.
+        types: option declarations that replace those of `Request`.
+        defaults: default values that replace those of `Request`.
     """
 
     def add(function: Shower) -> Shower:
-        hints = get_type_hints(Asked, include_extras=True) | {"workload": WorkloadName} | (types or {})
-        usual = {f.name: f.default for f in fields(Asked)} | {"workload": Parameter.empty} | defaults
+        hints = get_type_hints(Request, include_extras=True) | {"workload": WorkloadName} | (types or {})
+        usual = {f.name: f.default for f in fields(Request)} | {"workload": Parameter.empty} | defaults
         own = [p.replace(kind=p.KEYWORD_ONLY) for p in signature(function, eval_str=True).parameters.values()][1:]
         names = ["workload", "batch_size", *options.split(), *(("lines", "numbers") if language else ())]
         ending = [name for name in ("output",) if name not in {p.name for p in own}]
@@ -156,12 +156,12 @@ def command(
 
         def run(context: typer.Context, **given: Any) -> None:
             with exit_codes(PROGRAM):
-                asked = Asked(**defaults | {name: given.pop(name) for name in (*names, *ending)}, rest=context.args)
-                found = function(asked, **given)
+                request = Request(**defaults | {name: given.pop(name) for name in (*names, *ending)}, rest=context.args)
+                found = function(request, **given)
                 if language:
-                    show_program(found, function.__name__, language, asked)
+                    show_program(found, function.__name__, language, request)
                 else:
-                    emit(found, asked.output)
+                    emit(found, request.output)
 
         context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
         run.__signature__ = Signature([context, *first, *own, *last])  # type: ignore[attr-defined]
@@ -173,7 +173,7 @@ def command(
 
 
 def emit(text: str, output: Path | None) -> None:
-    """Print a text, or write it to a file. Raises WorkloadError where that cannot be written."""
+    """Print a text, or write it to a file. Raises WorkloadError if the file cannot be written."""
     if output is None:
         print(text, end="")
         return
@@ -183,29 +183,29 @@ def emit(text: str, output: Path | None) -> None:
         raise WorkloadError(f"{output} cannot be written ({error.strerror}); choose another --output") from error
 
 
-def show_program(text: str, what: str, language: str, asked: Asked) -> None:
-    """Print a program: on a terminal with colours and numbers of lines, elsewhere as it is; or write it to a file.
+def show_program(text: str, what: str, language: str, request: Request) -> None:
+    """Print a program, with colours and line numbers on a terminal, or write it to a file.
 
     Args:
-        what: it is, for errors.
-        language: as Pygments calls it.
+        what: name of the text for error messages.
+        language: Pygments name of the language.
 
     Raises:
-        typer.BadParameter: `--lines` is nothing like a range.
+        typer.BadParameter: `--lines` is not a range.
         KernelError: there are no such lines.
     """
     first = 1
-    if asked.lines is not None:
-        first, last = _range(asked.lines)
+    if request.lines is not None:
+        first, last = _range(request.lines)
         lines = text.splitlines()
         if not 1 <= first <= len(lines):
             raise KernelError(f"there is no line {first}: the {what} has lines 1 to {len(lines)}")
         part = lines[first - 1 : None if last is None else max(first, last)]
         text = "\n".join([*part, ""])
-    if asked.output is not None or not sys.stdout.isatty():
-        if asked.numbers:
+    if request.output is not None or not sys.stdout.isatty():
+        if request.numbers:
             text = "\n".join([*numbered(enumerate(text.splitlines(), first)), ""])
-        emit(text, asked.output)
+        emit(text, request.output)
         return
     from rich.syntax import Syntax
 
@@ -215,7 +215,7 @@ def show_program(text: str, what: str, language: str, asked: Asked) -> None:
             language,
             theme="ansi_dark",
             background_color="default",
-            line_numbers=asked.numbers is not False,
+            line_numbers=request.numbers is not False,
             start_line=first,
         )
     )
@@ -230,5 +230,5 @@ def _range(lines: str) -> tuple[int, int | None]:
 
 
 def examples(*lines: str) -> dict[str, Any]:
-    """Settings of a command: its examples, below its options."""
+    """Return command settings that show examples below the options."""
     return {"epilog": "[bold]Examples[/bold]\n\n" + "\n\n".join(lines)}

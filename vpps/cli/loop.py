@@ -1,4 +1,4 @@
-"""The training loop that all tasks share: epochs, progress, evaluation, checkpoints, Ctrl-C."""
+"""Training loop of all tasks: epochs, progress, evaluation, checkpoints, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from vpps.zoo.task import Settings, Task
 
 
 def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: SavedRun | None, world: World) -> None:
-    """Trains `task` from where it stands to `options.epochs`, with a line per epoch and a checkpoint after each.
+    """Train `task` until `options.epochs`; print a line and write a checkpoint after every epoch.
 
-    All ranks of the world call this. The first one prints and writes.
+    All ranks of the world call this; only the first one prints and writes.
 
     Raises:
-        DistributedError: `--autotune` where batches are divided.
+        DistributedError: `--autotune` is given although batches are divided.
     """
     if options.autotune and world.shards > 1:
         raise DistributedError(
-            "--autotune tries configurations on whole batches: leave it out, and run it or vpps-profile in one process "
-            "before; what they find is used here too"
+            "--autotune tries configurations on whole batches: leave it out here, and first run it or vpps-profile in "
+            "one process; this run then uses their result"
         )
     if resumed is not None:
         task.model.restore(resumed.path)
@@ -47,7 +47,7 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
         since = f"no better score since epoch {best.epoch} of {finished}"
         console.print(f"{options.checkpoint} has {since}: ask for more with --patience", soft_wrap=True)
         return
-    graph = vpps.Graph()  # what it needs is compiled before the clock starts
+    graph = vpps.Graph()  # an example, so that the kernel is compiled before the clock starts
     loss = task.loss(graph, task.train[: options.batch_size]) * (1 / options.batch_size)
     try:
         with vpps.Handle(
@@ -61,7 +61,7 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
                 trained = _epoch(task, handle, options, settings.seed, epoch, console, world)
                 speed = len(task.train) / (time.perf_counter() - start)
                 scored = task.evaluate(handle) if world.shards == 1 else task.evaluate(handle, world)
-                found = world.gather(scored)[0]  # all go on, or stop, as the first does
+                found = world.gather(scored)[0]  # all ranks stop or continue with the first one
                 scores = "".join(f"  {name} {score:.3f}" for name, score in found.items())
                 improved = best.see(next(iter(found.values())), epoch + 1)
                 if options.checkpoint is not None:
@@ -69,7 +69,7 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
                 if options.checkpoint is not None and world.is_first:
                     kept = vars(options) | vars(settings)
                     saved = SavedRun(task.name, epoch + 1, kept, task.state(), vars(best), options.checkpoint)
-                    if improved:  # before the other one: a run killed in between repeats the epoch, and finds it again
+                    if improved:  # write this file first: a run killed in between repeats the epoch and rewrites it
                         saved.save(task.model, best_of(options.checkpoint))
                     saved.save(task.model, options.checkpoint)
                 world.barrier()
@@ -100,7 +100,7 @@ class Best:
     epoch: int = 0
 
     def see(self, score: float, epoch: int) -> bool:
-        """Takes note of an epoch's score; returns whether it is the best one."""
+        """Record an epoch's score; return True if it is the best so far."""
         better = score < self.score if self.lower_is_better else score > self.score
         if better or not self.epoch or (math.isnan(self.score) and not math.isnan(score)):
             self.score, self.epoch = score, epoch
@@ -108,29 +108,29 @@ class Best:
         return False
 
     def is_old(self, finished: int, patience: int | None) -> bool:
-        """Whether `patience` epochs or more, of those finished, were no better."""
+        """Return True if the last `patience` finished epochs or more brought no better score."""
         return patience is not None and finished - self.epoch >= patience
 
 
 def _epoch(
     task: Task[Any], handle: vpps.Handle, options: TrainOptions, seed: int, epoch: int, console: Console, world: World
 ) -> float:
-    """Trains on every example once and returns the mean loss per unit."""
+    """Train on every example once; return the mean loss per unit."""
     units = task.units(task.train[:])
-    total, seen, whole = 0.0, 0, 0  # of the batches whose loss is known; of the one before
+    total, seen, whole = 0.0, 0, 0  # summed loss and examples of batches with known loss; size of the previous batch
     columns = [TextColumn("epoch {task.fields[epoch]}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    columns.append(TextColumn("{task.fields[loss]}"))  # nothing before one is known
+    columns.append(TextColumn("{task.fields[loss]}"))  # empty until a loss is known
     n_batches = -(-len(task.train) // options.batch_size)
     quiet = console.quiet or not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
         bar = progress.add_task("train", total=n_batches, epoch=epoch + 1, loss="")
-        # The order depends on seed and epoch alone, so that a resumed run sees what an uninterrupted one would.
-        divided: dict[str, Any] = {} if world.shards == 1 else {"world": world}  # sets of one's own need not know of it
+        # The order depends on seed and epoch alone, so a resumed run sees the same batches as an uninterrupted one.
+        divided: dict[str, Any] = {} if world.shards == 1 else {"world": world}  # a user's own set may lack `world`
         for k, batch in enumerate(task.train.batches(options.batch_size, seed=seed, epoch=epoch, **divided)):
             graph, size = vpps.Graph(), batch.whole if divided else len(batch)
             loss = task.loss(graph, batch) * (1 / size)
-            stale = handle.fb(graph, loss)  # runs on while the next graph is built; returns the loss of the step before
-            if k % len(world.mine):  # of the same step
+            stale = handle.fb(graph, loss)  # asynchronous: returns the loss of the previous step
+            if k % len(world.mine):  # another shard of the same step
                 continue
             if whole:
                 total, seen = total + stale * whole, seen + whole

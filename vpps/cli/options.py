@@ -1,4 +1,4 @@
-"""The options that all tasks have."""
+"""Options of all tasks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEARNING_RATES = {
     "adagrad": 0.03,
     "rmsprop": 1e-3,
 }
-"""By the name of the optimizer, where `--lr` is not given."""
+"""Default learning rates by optimizer name."""
 
 OptimizerName = StrEnum("OptimizerName", {name.upper(): name for name in LEARNING_RATES})  # type: ignore[misc]
 ADAM = OptimizerName("adam")
@@ -45,10 +45,10 @@ PolicyName = StrEnum("PolicyName", {name.upper(): name for name in POLICIES})  #
 
 
 def policy_for(name: str | None, graph: Graph, known: LearnedPolicy | None = None) -> str | LearnedPolicy | None:
-    """What `--policy` says: "fsm" is learned from the first batch.
+    """Return the policy of `--policy`. The policy "fsm" is learned from `graph`, the first batch.
 
     Args:
-        known: what was learned before, instead.
+        known: an already learned policy to use instead.
     """
     if name != LearnedPolicy.name:
         return name
@@ -56,11 +56,11 @@ def policy_for(name: str | None, graph: Graph, known: LearnedPolicy | None = Non
 
 
 PRECISION_METAVAR = "|".join(PRECISIONS) + "[,MATRIX=...]"
-PRECISION_HELP = "What products with parameters multiply by; of some matrices another one: bf16,output/W=float32."
+PRECISION_HELP = "Precision of products with parameters; single matrices may differ: bf16,output/W=float32."
 
 
 def precisions_in(text: str) -> Precisions:
-    """What `--precision` says, such as "bf16" or "bf16,output/W=float32". Raises HandleError."""
+    """Parse `--precision`, such as "bf16" or "bf16,output/W=float32". Raises HandleError."""
     pairs = [part.strip().rpartition("=") for part in text.split(",")]
     given = {name if equals else OTHERS: precision for name, equals, precision in pairs}
     if len(given) < len(pairs):
@@ -72,16 +72,16 @@ def precisions_in(text: str) -> Precisions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """The options of the training loop, which all tasks have."""
+    """Options of the training loop, common to all tasks."""
 
-    epochs: Annotated[int, _option(min=1, help="Train until so many epochs are done, resumed ones included.")] = 10
-    batch_size: Annotated[int, _option(min=1, help="Examples per update, of all processes together.")] = 16
+    epochs: Annotated[int, _option(min=1, help="Train until this many epochs are done, resumed ones included.")] = 10
+    batch_size: Annotated[int, _option(min=1, help="Examples per update over all processes.")] = 16
     shards: Annotated[
         int | None,
         _option(
             min=1,
-            help="Under mpiexec, srun or torchrun: divide every batch into so many parts, a multiple of the number of "
-            "processes; by default one each. With the same N, any number of them learns the same.",
+            help="Under mpiexec, srun or torchrun: divide every batch into N parts, a multiple of the number of "
+            "processes; by default one per process. With the same N, any number of processes learns the same.",
             metavar="N",
         ),
     ] = None
@@ -90,24 +90,22 @@ class TrainOptions:
         _option(min=0.0, help="Seconds that one of several processes may be late before all end.", metavar="SECONDS"),
     ] = 300.0
     optimizer: Annotated[OptimizerName, _option(help="Update rule.")] = ADAM
-    lr: float | None = None  # `learning_rate` makes an option of it
+    lr: float | None = None  # `learning_rate` declares the option
     clip_norm: Annotated[
         float | None,
-        _option(min=0.0, help="Scale gradients of a larger global norm down to it."),
+        _option(min=0.0, help="Scale gradients down if their global norm exceeds this value."),
     ] = None
     patience: Annotated[
         int | None,
-        _option(min=1, help="Stop when the first score has not become better for so many epochs.", metavar="N"),
+        _option(min=1, help="Stop when the first score has not improved for N epochs.", metavar="N"),
     ] = None
-    target: Annotated[TargetName, _option(help="What runs the kernel.")] = AUTO_TARGET
-    vps: Annotated[int | None, _option(min=1, help="Virtual processors; by default as many as the target likes.")] = (
-        None
-    )
+    target: Annotated[TargetName, _option(help="Target that runs the kernel.")] = AUTO_TARGET
+    vps: Annotated[int | None, _option(min=1, help="Virtual processors; by default, the target's own number.")] = None
     policy: Annotated[
         PolicyName | None,
         _option(
-            help="In which order vertices are batched, by default sinks-last. fsm is learned from the first batch, and "
-            "kept in --checkpoint.",
+            help="Policy for batching vertices; by default sinks-last. fsm is learned from the first batch and saved "
+            "in --checkpoint.",
             show_default=False,
         ),
     ] = None
@@ -116,29 +114,28 @@ class TrainOptions:
         bool,
         _option(
             "--autotune",
-            help="Try other configurations on the batches that are trained anyway, and keep the fastest. What is "
-            "learned stays the same.",
+            help="Try other configurations during training and keep the fastest. The learned weights stay the same.",
         ),
     ] = False
     checkpoint: Annotated[
         Path | None,
         _option(
             dir_okay=False,
-            help="Write model, optimizer state and settings here after every epoch, and the model with the best score "
-            "beside it, as NAME.best.",
+            help="Write model, optimizer state and settings to this file after every epoch, and the model with the "
+            "best score to NAME.best.",
         ),
     ] = None
     resume: Annotated[
         bool,
-        _option("--resume", help="Continue from --checkpoint; options not given are as they were then, but for files."),
+        _option("--resume", help="Continue from --checkpoint; options not given are restored from it, except files."),
     ] = False
 
 
 def learning_rate(usual: float | None = None) -> Any:
-    """The type of `--lr`.
+    """Return the type of `--lr`.
 
     Args:
-        usual: what suits a task, with its own optimizer; None: what suits the optimizer.
+        usual: default rate of a task with its own optimizer; None for the default rate of the optimizer.
     """
-    default = _LR_TEXT if usual is None else f"{usual:g}; with another --optimizer what suits that"
+    default = _LR_TEXT if usual is None else f"{usual:g}; with another --optimizer, its default rate"
     return Annotated[float | None, _option(min=0.0, show_default=default, help="Learning rate.")]

@@ -1,6 +1,6 @@
-"""`vpps-profile WORKLOAD`: finds the fastest configuration for a model on this machine, and keeps it for handles.
+"""`vpps-profile WORKLOAD`: finds the fastest configuration for a model on this machine and stores it for handles.
 
-Candidates are measured over the same batches, in turns, so that noise of the machine hits all alike.
+Candidates run on the same batches in turns, so that noise of the machine affects all of them equally.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ PROGRAM = "vpps-profile"
 
 app = app_named(PROGRAM)
 
-Inference = Annotated[bool, typer.Option("--inference", help="Tune evaluation of the loss, not training.")]
+Inference = Annotated[bool, typer.Option("--inference", help="Tune the evaluation of the loss instead of training.")]
 Batches = Annotated[int, typer.Option(min=1, help="Batches timed per turn.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Turns of every candidate.")]
-Store = Annotated[bool, typer.Option("--store/--no-store", help="Keep the winner for handles.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Turns per candidate.")]
+Store = Annotated[bool, typer.Option("--store/--no-store", help="Store the winner for handles.")]
 
 
 @dataclass(slots=True)
 class Measured:
-    """How fast a candidate is.
+    """Measured times of a candidate.
 
     Attributes:
         times: seconds per batch, a row per turn.
-        reason: why it does not run; "" if it does.
+        reason: error of a candidate that does not run, or "".
     """
 
     candidate: Candidate
@@ -55,16 +55,18 @@ class Measured:
 
     @property
     def seconds(self) -> float:
-        """Median over batches and turns; infinite if it does not run."""
+        """The median over batches and turns; infinite if the candidate does not run."""
         return float("inf") if self.reason else float(np.median(self.times))
 
     def ratio(self, default: Measured) -> float:
-        """How many times as fast as the default: median over pairs of times of one batch in one turn. 0 if it does not
-        run."""
+        """Return the speedup over the default, 0 if the candidate does not run.
+
+        It is the median over pairs of times of one batch in one turn.
+        """
         return 0.0 if self.reason else float(np.median(np.divide(default.times, self.times)))
 
     def is_faster_than(self, default: Measured) -> bool:
-        """By `GAIN`, and in three turns of four."""
+        """Return True if the candidate is faster by `GAIN`, and faster in three of four turns."""
         if self.reason or self.ratio(default) < GAIN:
             return False
         turns = np.median(np.divide(default.times, self.times), axis=1)
@@ -73,14 +75,14 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What is measured.
+    """Measures candidates on a workload.
 
     Attributes:
-        workload: gives the batches; its model is trained for that, from the same weights in every turn.
-        options: of the handle: target and precision.
-        train: steps of training, or evaluation of the loss.
-        batches: timed in each turn.
-        warmup: batches before those, after the largest one.
+        workload: source of the batches; every turn trains its model from the same weights.
+        options: options of the handle: target and precision.
+        train: measure training steps; False measures the evaluation of the loss.
+        batches: number of timed batches per turn.
+        warmup: untimed batches per turn, in addition to the largest batch.
     """
 
     workload: Workload
@@ -90,13 +92,13 @@ class Bench:
     warmup: int = 2
 
     def handle(self, candidate: Candidate) -> vpps.Handle:
-        """A handle in the configuration of a candidate, whatever was found before."""
+        """Return a handle with the configuration of a candidate, without stored choices."""
         optimizer = self.workload.optimizer if self.train else None
         options: dict[str, Any] = {"schedule": "vector", **self.options, **candidate.changes}
         return vpps.Handle(self.workload.model, optimizer, train=self.train, verify=False, **options)
 
     def candidates(self) -> tuple[list[Candidate], Key]:
-        """What to try, the default first, and the key of the choice. Raises VppsError: the default does not run."""
+        """Return the candidates, default first, and the key of the choice. Raises VppsError if the default fails."""
         with self.handle(Candidate()) as handle:
             self._run(handle, *self.workload.first(1)[0])
             handle.sync_get_latest_loss()
@@ -105,20 +107,20 @@ class Bench:
             return candidates_for(engine), key_for(self.workload.model, engine.machine, self.train, precisions)
 
     def measure(self, found: Sequence[Candidate], rounds: int, told: Callable[[int, int], None]) -> list[Measured]:
-        """Times of all candidates, a turn of each in every round.
+        """Measure all candidates; each has one turn in every round.
 
         Args:
-            told: is told after each turn how many of how many are over.
+            told: callback after each turn; takes the numbers of finished turns and of all turns.
 
         Raises:
-            VppsError: the default, which is the first, does not run.
+            VppsError: the default, which is the first candidate, does not run.
         """
         model = self.workload.model
         largest = max(self.workload.first(self.batches), key=lambda batch: len(batch[0]))
         weights = model.numpy()
         all_of_them = [Measured(candidate) for candidate in found]
         for number in range(rounds):
-            in_turn = all_of_them if number % 2 == 0 else all_of_them[::-1]  # none is always first
+            in_turn = all_of_them if number % 2 == 0 else all_of_them[::-1]  # alternate the order
             for k, measured in enumerate(in_turn, 1):
                 if not measured.reason:
                     try:
@@ -133,10 +135,10 @@ class Bench:
         return all_of_them
 
     def _turn(self, candidate: Candidate, largest: tuple[Graph, Expression]) -> list[float]:
-        """Run all batches once. Returns seconds of each."""
+        """Run all batches once; return the seconds of each."""
         times: list[float] = []
         with warnings.catch_warnings(), self.handle(candidate) as handle:
-            warnings.simplefilter("ignore", RuntimeWarning)  # of infinite losses: nobody keeps the weights
+            warnings.simplefilter("ignore", RuntimeWarning)  # infinite losses do not matter: the weights are discarded
             for graph, loss in [largest, *islice(self.workload.batches(), self.warmup)]:
                 self._run(handle, graph, loss)
             clock = time.perf_counter()
@@ -150,13 +152,13 @@ class Bench:
 
     def _run(self, handle: vpps.Handle, graph: Graph, loss: Expression) -> None:
         if self.train:
-            handle.fb(graph, loss)  # returns once the launch before has ended: the time of a batch, host and kernel
+            handle.fb(graph, loss)  # returns after the previous launch, so times cover host and kernel
         else:
             handle.forward(graph, [loss])
 
 
 def best_of(found: Sequence[Measured]) -> Measured:
-    """The fastest; the first, if none is clearly faster."""
+    """Return the fastest candidate, or the first one if no other is clearly faster."""
     first = found[0]
     return max((m for m in found[1:] if m.is_faster_than(first)), key=lambda m: m.ratio(first), default=first)
 
@@ -181,12 +183,12 @@ def profile(
     store: Store = True,
     version: Version = False,
 ) -> None:
-    """Find the fastest configuration for a model on this machine, and keep it for handles.
+    """Find the fastest configuration for a model on this machine and store it for handles.
 
-    Candidates are timed over the same batches, in turns. On cpu they differ in the number of virtual processors; on a
-    GPU in groups of thread blocks, in vertices that a product computes at a time, and in rows per warp (rpw) of the
-    published scheme. What is computed is the same. A vpps.Handle of the same model uses the winner on this device from
-    then on; VPPS_TUNING=0 switches that off.
+    Candidates are timed on the same batches, in turns. On cpu they differ in the number of virtual processors. On a GPU
+    they differ in groups of thread blocks, in vertices that a product computes at a time, and in rows per warp (rpw) of
+    the published scheme. All compute the same results. From then on, every vpps.Handle of the same model on this device
+    uses the winner; VPPS_TUNING=0 disables this.
     """
     with exit_codes(PROGRAM):
         loaded = load_workload(workload, batch_size, context.args)
@@ -194,7 +196,7 @@ def profile(
         bench = Bench(loaded, options, not inference, batches)
         with Console(stderr=True).status("compiling ...") as status:
             candidates, key = bench.candidates()
-            found = bench.measure(candidates, rounds, lambda n, of: status.update(f"turn {n} of {of} is over"))
+            found = bench.measure(candidates, rounds, lambda n, of: status.update(f"{n} of {of} turns done"))
         best = best_of(found)
         what = " ".join(filter(None, [loaded.name, loaded.settings]))
         purpose = "inference" if inference else "training"
@@ -215,7 +217,7 @@ def profile(
 
 
 def _table(found: Sequence[Measured], best: Measured) -> Table:
-    """The winner, marked, then the others by ratio; those that do not run last."""
+    """Return a table: the marked winner, the others by ratio, and last those that do not run."""
     default = found[0]
     rows = []
     for m in sorted(found, key=lambda m: (m is not best, -m.ratio(default))):
@@ -225,5 +227,5 @@ def _table(found: Sequence[Measured], best: Measured) -> Table:
 
 
 def main() -> None:
-    """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 141 where nobody reads on."""
+    """Run the program. Exit code: 0, 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 141 if the reader is gone."""
     run_program(PROGRAM, app)

@@ -1,4 +1,4 @@
-"""What all ranks have to say before there is a world is said by one of them: errors of usage, mostly."""
+"""Reports messages of all ranks only once, even before a world exists; most are usage errors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from vpps.distributed.launcher import launcher
 from vpps.errors import DistributedError
 
 TIMEOUT = 10.0
-"""Seconds that ranks wait for each other to agree on who says what is wrong. Beyond, each says it."""
+"""Seconds that ranks wait for each other to choose the rank that reports an error. After that, each reports it."""
 
 _UsageError: Any = typer.BadParameter.__base__
-"""Click's, or that of Typer's own copy of Click."""
+"""UsageError of Click, or of Typer's own copy of Click."""
 
 
 class RankedGroup(TyperGroup):
-    """Commands whose errors of usage are said once."""
+    """A group of commands that reports usage errors once."""
 
     def make_context(self, *args: Any, **more: Any) -> Any:
         return _said_once(super().make_context, *args, **more)
@@ -32,7 +32,7 @@ class RankedGroup(TyperGroup):
 
 
 class RankedCommand(TyperCommand):
-    """The same of a single one."""
+    """A single command that reports usage errors once."""
 
     def make_context(self, *args: Any, **more: Any) -> Any:
         return _said_once(super().make_context, *args, **more)
@@ -51,8 +51,8 @@ def _said_once(call: Callable[..., Any], *args: Any, **more: Any) -> Any:
 
 
 def says_another(error: BaseException, text: str) -> bool:
-    """Whether a rank before this one says the same, of an error without which there would be a world."""
-    if not isinstance(error, Exception):  # of Ctrl-C each knows by itself
+    """Return True if a lower rank reports the same error, which prevented the world from being created."""
+    if not isinstance(error, Exception):  # every rank receives Ctrl-C itself
         return False
     try:
         return launcher() != "alone" and init(timeout=TIMEOUT).fails_alike(text)
@@ -62,7 +62,7 @@ def says_another(error: BaseException, text: str) -> bool:
 
 @contextmanager
 def warnings_once(world: World) -> Iterator[None]:
-    """Warnings are given at the end, where all ranks meet, by the first one that has them; at once after an error."""
+    """Collect warnings; at the end, only the first rank with a warning shows it. After an error, show them at once."""
     found, said = list[warnings.WarningMessage](), list[list[str]]()
     try:
         with warnings.catch_warnings(record=True) as found:

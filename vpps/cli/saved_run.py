@@ -1,4 +1,4 @@
-"""What `--resume` needs beside the weights: kept in the checkpoint's metadata, as JSON under one key."""
+"""Saves and restores the state that `--resume` needs beside the weights, as JSON in the checkpoint's metadata."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from vpps.errors import CheckpointError
 from vpps.zoo.task import Settings, Task
 
 _KEY = "vpps-train"
-_NOT_SETTINGS = {"checkpoint", "resume"}  # they say where the run is kept, not what it does
-_OF_THE_MACHINE = {"timeout", "vps", "autotune"}  # they change nothing that is learned
+_NOT_SETTINGS = {"checkpoint", "resume"}  # they locate the run; they do not change it
+_OF_THE_MACHINE = {"timeout", "vps", "autotune"}  # they do not change the learned weights
 _KEPT = {"task": str, "epoch": int, "settings": dict, "state": dict, "best": dict}
 _BEST = {"lower_is_better": (bool,), "score": (float, int), "epoch": (int,)}
 
 
 @dataclass(frozen=True)
 class SavedRun:
-    """A run as its checkpoint describes it.
+    """A training run, restored from its checkpoint.
 
     Attributes:
         task: name of the command.
         epoch: number of finished epochs.
         settings: the command's options by name.
-        state: what the task derived from its data (vocabulary, number of classes).
+        state: values that the task derived from its data (vocabulary, number of classes).
         best: the best score so far and its epoch.
-        path: of the checkpoint.
-        taken: options that are as it says, in words.
+        path: path of the checkpoint.
+        taken: options that this run takes from the checkpoint, as text.
     """
 
     task: str
@@ -49,17 +49,17 @@ class SavedRun:
     taken: tuple[str, ...] = ()
 
     def save(self, model: vpps.Model, path: Path) -> None:
-        """Writes the model with this in its metadata, atomically."""
+        """Write the model with this run in its metadata, atomically."""
         kept = {name: getattr(self, name) for name in _KEPT}
         kept["settings"] = {k: as_kept(v) for k, v in self.settings.items() if k not in _NOT_SETTINGS}
         model.save(path, metadata={_KEY: json.dumps(kept, default=str)})
 
     @classmethod
     def load(cls, path: Path, task: str | None) -> SavedRun:
-        """Reads the run of `task`, or of any, that a checkpoint holds.
+        """Read the run from a checkpoint; if `task` is given, the run must be of this task.
 
         Raises:
-            CheckpointError: the file is missing or damaged, or was not written by this command.
+            CheckpointError: the file is missing or damaged, or this command did not write it.
         """
         text = vpps.Model.load(path).metadata.get(_KEY)
         if text is None:
@@ -71,7 +71,7 @@ class SavedRun:
         if not isinstance(kept, dict) or not all(
             type(kept[name]) is _KEPT[name] for name in kept.keys() & _KEPT.keys()
         ):
-            raise CheckpointError(f"{path}: damaged: what vpps-train keeps beside the weights cannot be read")
+            raise CheckpointError(f"{path}: damaged: the data of vpps-train beside the weights cannot be read")
         if kept.keys() != _KEPT.keys() or kept["best"].keys() != _BEST.keys():
             raise CheckpointError(
                 f"{path}: was written by another version of vpps-train; restore its weights in Python, with "
@@ -80,24 +80,24 @@ class SavedRun:
         run = cls(**kept, path=path)
         best = run.best
         if not all(type(best[name]) in kinds for name, kinds in _BEST.items()) or not 0 <= best["epoch"] <= run.epoch:
-            raise CheckpointError(f"{path}: damaged: the best of {run.epoch} epochs is {best!r}")
+            raise CheckpointError(f"{path}: damaged: the best score of {run.epoch} epochs is {best!r}")
         if task is not None and run.task != task:
             raise CheckpointError(f"{path}: is a run of `vpps-train {run.task}`, not of {task}")
         return run
 
     def options(self, options: type) -> dict[str, Any]:
-        """What the checkpoint says of a task's settings, or of the loop's options. Raises CheckpointError."""
+        """Return the stored values of a task's settings, or of the loop's options. Raises CheckpointError."""
         with self._named():
             return fields_from(options, {k: v for k, v in self.settings.items() if k not in _NOT_SETTINGS})
 
     def task_of(self, kind: type[Task[Any]], settings: Settings) -> Task[Any]:
-        """The task that the state is of. Raises CheckpointError, and DataError as that does."""
+        """Create the task from the stored state. Raises CheckpointError, and DataError if the task raises it."""
         with self._named():
             return kind(settings, self.state)
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Errors that the checkpoint makes name it."""
+        """Add the checkpoint's path to its errors."""
         try:
             yield
         except CheckpointError as error:
@@ -105,24 +105,24 @@ class SavedRun:
 
 
 def as_kept(value: Any) -> Any:
-    """An option as a checkpoint keeps it: paths and members of an Enum as text."""
+    """Convert an option for storage in a checkpoint: paths and Enum members become text."""
     if isinstance(value, Enum):
         return value.value
     return str(value) if isinstance(value, Path) else value
 
 
 def best_of(checkpoint: Path) -> Path:
-    """Where the model with the best score is kept."""
+    """Return the path of the model with the best score."""
     return checkpoint.with_name(checkpoint.name + ".best")
 
 
 def resolve(ctx: typer.Context, task: type[Task[Any]]) -> tuple[Settings, TrainOptions, SavedRun | None]:
-    """The task's settings in this run, its other options, and where it continues from.
+    """Return the task's settings in this run, its other options, and the run to continue.
 
-    On `--resume` an option that was not given is what the checkpoint says, which is printed. The checkpoint may be a
-    stranger's: files are read only where the command line names them, and what concerns this machine alone is as
-    usual. A learning rate belongs to an optimizer: to choose another one without a rate leaves that open (None). What
-    the shape of the model depends on may not change.
+    With `--resume`, options that were not given come from the checkpoint, and the command prints them. The checkpoint
+    may be untrusted: only the command line names files to read, and options of the machine are not restored. A learning
+    rate belongs to an optimizer: if another optimizer is chosen without a rate, the rate is None. Settings that
+    determine the model's shape must not change.
 
     Raises:
         typer.BadParameter: the options contradict each other or the checkpoint.
@@ -130,7 +130,7 @@ def resolve(ctx: typer.Context, task: type[Task[Any]]) -> tuple[Settings, TrainO
     """
     settings, options = fields_from(task.settings_type, ctx.params), fields_from(TrainOptions, ctx.params)
     fixed = {field.name for field in fields(task.settings_type) if field.metadata.get("shapes_model")}
-    optimizer = task.training.get("optimizer", ADAM)  # that the task's learning rate is for
+    optimizer = task.training.get("optimizer", ADAM)  # the optimizer of the task's learning rate
     saved = _saved(ctx, task.name, options["checkpoint"])
     if saved is not None:
         stored_options = saved.options(TrainOptions)
@@ -143,7 +143,7 @@ def resolve(ctx: typer.Context, task: type[Task[Any]]) -> tuple[Settings, TrainO
                     of_files = _is_of_files(kinds[name])
                     if of_files and stored is not None and _absolute(stored) != _absolute(values[name]):
                         raise typer.BadParameter(
-                            f"{saved.path} was trained with {stored}: name what is to be read", param_hint=option
+                            f"{saved.path} was trained with {stored}: name the file to read", param_hint=option
                         )
                     if stored != values[name] and not of_files and name not in _OF_THE_MACHINE:
                         taken.append(f"{option} {as_kept(stored)}")
@@ -158,14 +158,14 @@ def resolve(ctx: typer.Context, task: type[Task[Any]]) -> tuple[Settings, TrainO
 
 
 def _absolute(given: Any) -> Any:
-    """Paths as they are from the working directory; the task's own default may be what the checkpoint names."""
+    """Make paths absolute, so that a task's default compares equal to the same path in a checkpoint."""
     if isinstance(given, list | tuple):
         return [_absolute(one) for one in given]
     return None if given is None else Path(given).absolute()
 
 
 def _is_of_files(kind: Any) -> bool:
-    """True if an option of that type names files."""
+    """Return True if an option of this type names files."""
     return (isinstance(kind, type) and issubclass(kind, Path)) or any(map(_is_of_files, get_args(kind)))
 
 
@@ -175,7 +175,7 @@ def _given(ctx: typer.Context, name: str) -> bool:
 
 
 def _saved(ctx: typer.Context, task: str, path: Path | None) -> SavedRun | None:
-    """The run to continue, None for a fresh one. That it can be kept is found out now, not after the first epoch."""
+    """Return the run to continue, or None for a new one. Check now that the checkpoint can be written."""
     if path is None:
         if ctx.params["resume"]:
             raise typer.BadParameter("needs --checkpoint FILE to continue from", param_hint="--resume")
@@ -186,7 +186,7 @@ def _saved(ctx: typer.Context, task: str, path: Path | None) -> SavedRun | None:
         pass
     except OSError as error:
         raise typer.BadParameter(f"{best_of(path)}: {error.strerror}", param_hint="--checkpoint") from None
-    # The best is written first: a run that was killed in between, after its first epoch, has left nothing else.
+    # The best model is written first, so a run that was killed during its first save has left only that file.
     kept = next((file for file in (path, best_of(path)) if os.path.exists(file)), None)
     if ctx.params["resume"]:
         return SavedRun.load(kept or path, task)

@@ -1,4 +1,4 @@
-"""A task's settings as options of a command."""
+"""Turns the settings of a task into options of a command."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from vpps.zoo.task import Settings
 
 
 def parameters_of(settings_type: type[Settings]) -> list[inspect.Parameter]:
-    """Of a function that Typer makes a command of: an option per setting. Raises ModelError: one has no default."""
+    """Return one Typer option per setting, as function parameters. Raises ModelError if a setting has no default."""
     types = get_type_hints(settings_type)
     return [_parameter(field, types[field.name]) for field in fields(settings_type)]
 
 
 def fields_from(options: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a dataclass - a task's settings, the loop's options - from values by name, as a command's context or a
-    checkpoint has them; others are left out.
+    """Return the fields of a dataclass of options from values by name; ignore other values.
+
+    The values come from a command's context or from a checkpoint.
 
     Raises:
-        CheckpointError: a value is none that the option takes.
+        CheckpointError: the option does not accept a value.
     """
     types = get_type_hints(options, include_extras=True)
     found: dict[str, Any] = {}
@@ -39,7 +40,7 @@ def fields_from(options: type, values: Mapping[str, Any]) -> dict[str, Any]:
         if get_origin(kind) is Annotated:
             kind, *declared = get_args(kind)
             least = getattr(declared[0], "min", None)
-        is_default = type(value) is type(default) and value == default  # whatever its type says: limit: int = None
+        is_default = type(value) is type(default) and value == default  # may contradict the type: limit: int = None
         found[field.name] = value if is_default else _as(kind, value, field.name)
         if least is not None and not is_default and value is not None and not found[field.name] >= least:
             raise _no_option(field.name, value)
@@ -47,7 +48,7 @@ def fields_from(options: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
-    """An option of a command."""
+    """Return an option as a keyword-only parameter."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -65,10 +66,10 @@ def _parameter(field: Field[Any], kind: Any) -> inspect.Parameter:
 
 
 def _as(kind: Any, value: Any, name: str) -> Any:
-    """A value as an option of this type has it; types that are none of the usual ones are taken as they are kept.
+    """Convert a stored value to the type of an option. Values of unusual types stay as they are stored.
 
     Raises:
-        CheckpointError: it is of another type.
+        CheckpointError: the value has another type.
     """
     for type_ in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
         if not isinstance(type_, type) or not issubclass(type_, bool | int | float | str | NoneType | Path | Enum):

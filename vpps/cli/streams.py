@@ -1,4 +1,4 @@
-"""What the entry points of all programs share: standard streams that may be closed, full or ASCII alone."""
+"""Entry point of all programs: handles standard streams that are closed, full or limited to ASCII."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 READER_GONE = 141
-"""Exit code of a program whose output nobody reads any more: 128 + SIGPIPE, what shells say of one that this ends."""
+"""Exit code when the reader of the output is gone: 128 + SIGPIPE, as shells report it."""
 
 
 def run_program(name: str, app: Callable[[], Any]) -> None:
-    """Run an app of commands, which exits, as the program `name`.
+    """Run a command app as the program `name`, then exit.
 
-    Where standard output takes no more the program ends: silently and with exit code 141 where its reader has gone
-    (`| head`), else with 1 and a sentence. What standard error does not take is lost, and so is what would go to
-    either where it was closed from the beginning. Characters that the encoding does not have are written as escapes.
+    If standard output rejects a write, the program ends: silently with exit code 141 if its reader is gone (`| head`),
+    else with exit code 1 and a message. Output that standard error rejects is dropped, and so is output to a stream
+    that was closed from the start. Characters outside the encoding are written as escapes.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
-        except OSError:  # else the next file to be opened, a checkpoint say, would be what compilers print to
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+        except OSError:  # otherwise the next opened file, such as a checkpoint, would receive the output of compilers
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # opens as the lowest free descriptor
     sys.stderr = _stream(sys.stderr, sys.__stderr__, _Messages)
     sys.stdout = _stream(sys.stdout, sys.__stdout__, lambda descriptor: _Output(descriptor, name))
     try:
@@ -33,7 +33,7 @@ def run_program(name: str, app: Callable[[], Any]) -> None:
 
 
 class _Messages(io.FileIO):
-    """Standard error: there is nowhere to say that it takes no more."""
+    """Standard error. A failed write is dropped because there is no place to report it."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "wb", closefd=False)
@@ -42,17 +42,17 @@ class _Messages(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            with open(os.devnull, "wb") as nowhere:  # what is in buffers will be flushed when Python exits
+            with open(os.devnull, "wb") as nowhere:  # for buffered output, which Python flushes at exit
                 os.dup2(nowhere.fileno(), self.fileno())
             self.lost(error)
             return len(data)
 
     def lost(self, error: OSError) -> None:
-        """What to do when a write has failed."""
+        """Handle a failed write."""
 
 
 class _Output(_Messages):
-    """Standard output: where it is lost there is no use in going on. No error, so that nobody takes it for theirs."""
+    """Standard output. A failed write exits instead of raising an OSError, which a caller might take for its own."""
 
     def __init__(self, descriptor: int, program: str) -> None:
         super().__init__(descriptor)
@@ -66,7 +66,7 @@ class _Output(_Messages):
 
 
 def _stream(given: TextIO | None, ours: TextIO | None, raw: Callable[[int], _Messages]) -> TextIO:
-    """A standard stream that bears what `raw` bears; one that a caller has put in its place stays."""
+    """Return a standard stream that handles failed writes as `raw` does. Keep a stream that a caller substituted."""
     if given is None:
         return open(os.devnull, "w", encoding="utf-8")
     if given is not ours or not isinstance(given, io.TextIOWrapper):

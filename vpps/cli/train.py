@@ -1,4 +1,4 @@
-"""`vpps-train NAME`: trains the networks of vpps.zoo. A command per task, its options made from the task's settings."""
+"""`vpps-train NAME`: trains the networks of vpps.zoo. Every task is a command; its settings are the options."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ app = app_named("vpps-train", RankedGroup)
 def about(version: Version = False) -> None:
     """Train dynamic neural networks, one kernel launch per mini-batch.
 
-    Every command trains on synthetic data as it is and, but for tree-fc, on yours with --data; `vpps-train NAME --help`
-    says which. Under mpiexec, srun or torchrun its processes train one network together.
+    Every command trains on synthetic data by default. With --data, every command except tree-fc trains on your data;
+    see `vpps-train NAME --help`. Under mpiexec, srun or torchrun, all processes train one network together.
     """
 
 
 def command_of(task: type[Task[Any]], program: str = "vpps-train") -> Callable[..., None]:
-    """The function that Typer makes a command of: its signature is the task's settings and the loop's options.
+    """Return a function for Typer whose parameters are the task's settings and the loop's options.
 
     Args:
-        program: its name, which errors begin with.
+        program: name of the program, the prefix of error messages.
     """
 
     def command(ctx: typer.Context, **_: Any) -> None:
-        from vpps.cli import loop  # --help takes no time for it
+        from vpps.cli import loop  # imported late to keep --help fast
 
         with exit_codes(program, says_another):
             settings, options, resumed = resolve(ctx, task)
             world = init(shards=options.shards, timeout=options.timeout)
         with exit_codes(program), world:
             try:
-                with exit_codes(program, lambda *_: world.await_turn()):  # it is said before the world ends all ranks
+                with exit_codes(program, lambda *_: world.await_turn()):  # print before the world ends all ranks
                     with warnings_once(world):
                         if resumed is not None and resumed.taken:
                             notice(f"as {resumed.path} says: {', '.join(resumed.taken)}")
@@ -68,7 +68,7 @@ def command_of(task: type[Task[Any]], program: str = "vpps-train") -> Callable[.
         default = task.training.get(option.name, option.default)
         parameters.append(keyword(option.name, default, hints[option.name]))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__doc__ = (inspect.getdoc(task) or "").partition("\n\nAttributes:")[0]  # of the class, no matter of users
+    command.__doc__ = (inspect.getdoc(task) or "").partition("\n\nAttributes:")[0]  # users do not need attributes
     return command
 
 
@@ -81,12 +81,12 @@ for _task in TASKS.values():
 
 
 def main() -> None:
-    """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 141 where nobody reads on."""
+    """Run the program. Exit code: 0, 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 141 if the reader is gone."""
     run_program("vpps-train", app)
 
 
 def load_run(path: str | Path, task: type[Task[Any]] | None = None) -> Task[Any]:
-    """The task that `vpps-train --checkpoint` kept, its data read and its weights restored; for predictions:
+    """Restore a task that `vpps-train --checkpoint` saved, with its data and weights, for predictions:
 
         task = load_run("my.run.best")
         with vpps.Handle(task.model, train=False) as handle:
@@ -94,11 +94,11 @@ def load_run(path: str | Path, task: type[Task[Any]] | None = None) -> Task[Any]
 
     Args:
         path: the checkpoint, or the best model beside it.
-        task: of one's own; by default that of `vpps-train` which the checkpoint names.
+        task: a task class of your own; by default the `vpps-train` task that the checkpoint names.
 
     Raises:
-        CheckpointError: the file is missing or damaged, was not written by vpps-train, or is of another task.
-        DataError: the data is not there any more.
+        CheckpointError: the file is missing or damaged, vpps-train did not write it, or it belongs to another task.
+        DataError: the data no longer exists.
     """
     path = as_path(path, "load_run", CheckpointError)
     run = SavedRun.load(path, None if task is None else task.name)
@@ -111,7 +111,7 @@ def load_run(path: str | Path, task: type[Task[Any]] | None = None) -> Task[Any]
 
 
 def main_of(task: type[Task[Any]]) -> None:
-    """Makes a program of a task of your own, with the options of `vpps-train`; it exits as that does.
+    """Run your own task as a program with the options and exit codes of `vpps-train`.
 
     if __name__ == "__main__":
         main_of(MyTask)  # python my_task.py --data my_data --epochs 5 --checkpoint my.run

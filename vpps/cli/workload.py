@@ -1,4 +1,4 @@
-"""What `vpps-profile` and `vpps-inspect` work on: batches of a task of `vpps-train`, or of a function of the user's."""
+"""Workloads of `vpps-profile` and `vpps-inspect`: batches from a task of `vpps-train` or from a user's function."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from vpps.zoo.task import Settings, Task
 from vpps.zoo.tasks import TASKS
 
 REST = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""Context settings of a command that takes a task's settings as options of its own."""
+"""Context settings of a command that also accepts a task's settings as options."""
 
 WORKLOAD_HELP = (
-    "A task of vpps-train, whose settings may follow (--hidden 256 --data DIR ...; `vpps-train TASK --help` lists "
-    "them), or module:function of your own: called with the batch size it returns (model, batches), the latter an "
+    "A task of vpps-train, optionally with its settings (--hidden 256 --data DIR ...; `vpps-train TASK --help` lists "
+    "them), or your own module:function. The function takes the batch size and returns (model, batches); batches is an "
     "iterable of (graph, loss)."
 )
 
@@ -41,10 +41,10 @@ class Workload:
 
     Attributes:
         name: "tree-lstm" or "module:function".
-        model: what is trained.
-        settings: of the task that are not as they are by default, for reports; "" of a function.
-        batches: makes graphs and losses anew at every call, endlessly for a task.
-        optimizer: as `vpps-train` would use; None leaves it to the handle.
+        model: the model to train.
+        settings: non-default settings of the task, for reports; "" for a function.
+        batches: yields new graphs and losses at every call; endless for a task.
+        optimizer: the optimizer of `vpps-train`; None for the handle's default.
     """
 
     name: str
@@ -54,32 +54,32 @@ class Workload:
     optimizer: Optimizer | None = None
 
     def first(self, count: int) -> list[tuple[vpps.Graph, vpps.Expression]]:
-        """The first batches, fewer where there are no more. Raises WorkloadError if there is none."""
+        """Return up to `count` first batches. Raises WorkloadError if there is none."""
         found = list(islice(self.batches(), count))
         if not found:
-            raise WorkloadError(f"{self.name} gave no batches; return (model, [(graph, loss), ...])")
+            raise WorkloadError(f"{self.name} returned no batches; return (model, [(graph, loss), ...])")
         return found
 
 
 def load_workload(name: str, batch_size: int, rest: Sequence[str] = ()) -> Workload:
-    """A workload by name.
+    """Load a workload by name.
 
     Args:
-        name: of a task, or module:function; the working directory is searched, too.
+        name: a task, or module:function; modules may lie in the working directory.
         batch_size: examples per mini-batch.
-        rest: the task's settings, as arguments of a command line.
+        rest: the task's settings, as command line arguments.
 
     Raises:
-        WorkloadError: there is no such thing, or it is none.
-        UsageError of Click, exit code 2: `rest` has what is no setting of the task.
-        DataError: its data cannot be read.
+        WorkloadError: there is no such task or function, or the function does not return a workload.
+        UsageError of Click, exit code 2: `rest` contains an argument that is not a setting of the task.
+        DataError: the data of the task cannot be read.
     """
     if name in TASKS:
         return _of_task(TASKS[name], batch_size, rest)
     if ":" not in name:
         wrong = " (options come after it)" if name.startswith("-") else ""
         raise WorkloadError(
-            f"{name!r} is no task{wrong}: expected one of {', '.join(TASKS)}, or module:function of your own"
+            f"{name!r} is not a task{wrong}: expected one of {', '.join(TASKS)}, or module:function of your own"
         )
     if rest:
         raise WorkloadError(
@@ -98,7 +98,7 @@ def _of_task(kind: type[Task[Any]], batch_size: int, rest: Sequence[str]) -> Wor
         epoch = 0
         while True:
             for batch in task.train.batches(batch_size, seed=settings.seed, epoch=epoch):
-                if len(batch) == batch_size or len(task.train) < batch_size:  # all alike
+                if len(batch) == batch_size or len(task.train) < batch_size:  # full batches only
                     graph = vpps.Graph()
                     loss = task.loss(graph, batch) * (1 / len(batch))
                     yield graph, loss
@@ -109,7 +109,7 @@ def _of_task(kind: type[Task[Any]], batch_size: int, rest: Sequence[str]) -> Wor
 
 
 def _parsed(kind: type[Task[Any]], rest: Sequence[str]) -> Settings:
-    """Settings from arguments. Raises the UsageError of Click."""
+    """Parse settings from arguments. Raises the UsageError of Click."""
     found: dict[str, Any] = {}
 
     def command(**values: Any) -> None:
@@ -144,19 +144,19 @@ def _of_function(name: str, batch_size: int) -> Workload:
 
 
 def _function(name: str) -> Callable[[int], Any]:
-    """What `module:function` names. Raises WorkloadError."""
+    """Import the function that `module:function` names. Raises WorkloadError."""
     module_name, _, function_name = name.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
-        raise WorkloadError(f"{name}: expected module:function, such as my_module:build for build of my_module.py")
+        raise WorkloadError(f"{name}: expected module:function, such as my_module:build for build in my_module.py")
     if (folder := os.getcwd()) not in sys.path:
         sys.path.insert(0, folder)  # as `python -m` does
     try:
         with _errors_of(f"import {module_name}"):
             module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        script = f"; of a file {module_name} write {module_name[:-3]}:{function_name}" * module_name.endswith(".py")
+        script = f"; for the file {module_name} write {module_name[:-3]}:{function_name}" * module_name.endswith(".py")
         raise WorkloadError(
-            f"{name}: {error}; it is looked for here and where Python finds packages{script}"
+            f"{name}: {error}; vpps searches this folder and the paths of Python packages{script}"
         ) from error
     function = getattr(module, function_name, None)
     if not callable(function):
@@ -166,12 +166,13 @@ def _function(name: str) -> Callable[[int], Any]:
 
 @contextmanager
 def _errors_of(what: str, called_wrongly: str = "") -> Iterator[None]:
-    """Makes a WorkloadError of an error in the user's code that says where it came from. Those of vpps stay as they
-    are, and so does a module that is missing.
+    """Turn an error in the user's code into a WorkloadError with its file and line.
+
+    Errors of vpps and missing modules pass unchanged.
 
     Args:
-        what: the user's code, in words.
-        called_wrongly: what to say of a function that cannot be called as it was.
+        what: description of the user's code.
+        called_wrongly: text to append if the function rejects its arguments.
     """
     try:
         yield
@@ -182,10 +183,10 @@ def _errors_of(what: str, called_wrongly: str = "") -> Iterator[None]:
         said = f"{type(error).__name__}: {error}"
         if not frames:
             raise WorkloadError(f"{what}: {error}{called_wrongly}") from error
-        if not isinstance(error, SyntaxError):  # which says where it is
+        if not isinstance(error, SyntaxError):  # a SyntaxError names its own file and line
             said += f" ({frames[-1].filename}, line {frames[-1].lineno})"
         raise WorkloadError(f"{what}: {said}") from error
 
 
 MOST_KEPT = 64
-"""Batches that are taken of a function which makes them one by one."""
+"""Most batches to take from a function that yields them one by one."""

@@ -1,8 +1,9 @@
-"""Readers and generators of data sets, and graphs as data. Nothing here needs a model, a graph or a compiler.
+"""Data set readers, data generators, and input graphs as arrays. This package needs no model, graph or compiler.
 
-A `GraphSet` (`graphset.py`; its file is in `graphfile.py`) holds graphs as flat arrays. Children are numbered within
-their graph, so a slice of a set is a view; a batch (`graphbatch.py`) gathers ranges of rows and adds each graph's first
-row. Levels are found once, when a set is made. `derived.py` makes sets of sets, `synthetic.py` sets of nothing.
+A `GraphSet` (`graphset.py`; file format in `graphfile.py`) holds graphs as flat arrays. Children are numbered within
+their graph, so a slice of a set is a view. A batch (`graphbatch.py`) gathers ranges of rows and adds the first row of
+each graph to its child numbers. Topological levels are computed once, when a set is created. `derived.py` builds sets
+from other sets. `synthetic.py` generates data from rules.
 """
 
 from vpps.data.derived import chain_pairs, draw_kinds, pyramids_of_trees

@@ -1,4 +1,4 @@
-"""Sets of graphs made of other sets: other kinds of vertices, pairs of chains, pyramids over sentences."""
+"""Builds graph sets from other sets: new vertex kinds, pairs of chains, pyramids over sentences."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from vpps.record.ranges import ragged, running_sum
 
 
 def draw_kinds(graphs: GraphSet, kind: str, names: Sequence[str], *, seed: int = 1) -> GraphSet:
-    """The same graphs, where every vertex of one kind is of one of several kinds instead, each equally likely.
+    """Replaces one kind of vertex by several: each vertex of that kind draws a new kind, all equally likely.
 
         trees = draw_kinds(read_treebank("train.txt"), "inner", ["inner 1", "inner 2"])   # leaf, inner 1, inner 2
 
-    For networks whose cells differ by chance, as ED-Batch's two-type Tree-LSTM. A slice of a set gets the draws that
-    the whole set gets, so a limited set is the beginning of the full one.
+    Use it for networks that choose cells at random, such as ED-Batch's two-type Tree-LSTM. The first graphs of a set
+    get the same draws in a shorter set, so a limited set equals the beginning of the full one.
 
     Args:
-        kind: which vertices.
-        names: of the new kinds; the first takes the number of `kind`, the others come after all that there are.
-        seed: what is drawn follows from it.
+        kind: the kind to replace.
+        names: names of the new kinds. The first takes the number of `kind`; the others follow the existing kinds.
+        seed: seed of the random draws.
 
     Raises:
-        DataError: there is no such kind, there are no names, or two kinds would have one name.
+        DataError: `kind` does not exist, `names` is empty, two kinds would share a name, or there are too many kinds.
     """
     if kind not in graphs.kinds:
-        raise DataError(f"there is no kind {kind!r} of vertices to draw: there are {', '.join(graphs.kinds)}")
+        raise DataError(f"there is no kind {kind!r} of vertices to draw: the set has {', '.join(graphs.kinds)}")
     place = graphs.kinds.index(kind)
     kinds = (*graphs.kinds[:place], *names[:1], *graphs.kinds[place + 1 :], *names[1:])
     if not names or len(set(kinds)) < len(kinds) or len(kinds) > MAX_KINDS:
@@ -48,24 +48,24 @@ def draw_kinds(graphs: GraphSet, kind: str, names: Sequence[str], *, seed: int =
 
 
 def chain_pairs(source: GraphSet, target: GraphSet | None = None) -> GraphSet:
-    """Graph k is graph k of `source` and then graph k of `target`, whose first vertex reads the root of the former.
+    """Joins graph k of `source` to graph k of `target`: the first target vertex reads the root of the source.
 
-    Kinds are `source` and `target`; the columns are `source`, words of the first (0 elsewhere), `target` and `next`,
-    those of the second. `read_parallel` makes such sets; give `source.reversed()` for an encoder that reads
-    the last word first, as Sutskever et al. (2014, section 3.3) recommend.
+    The kinds are `source` and `target`. Column `source` holds the words of the source, and 0 at target vertices.
+    Columns `target` and `next` hold the `word` and `next` of the target. `read_parallel` returns suitable sets. Pass
+    `source.reversed()` for an encoder that reads the last word first (Sutskever et al. 2014, section 3.3).
 
     Args:
-        target: None for sentences that are still to be translated: there are only vertices of kind `source` then.
+        target: None for sentences that have no translation yet; the result then has only vertices of kind `source`.
 
     Raises:
-        DataError: the sets have different numbers of graphs, or these are no chains.
+        DataError: the sets have different numbers of graphs, or a graph is not a chain.
     """
     sets = [source] if target is None else [source, target]
     if any(len(graphs) != len(source) for graphs in sets):
-        raise DataError(f"{len(source)} sources and {len(sets[1])} targets: there are as many of both")
+        raise DataError(f"{len(source)} sources and {len(sets[1])} targets: expected equal numbers")
     batches = [graphs[:] for graphs in sets]
     if any(graphs.arity != 1 or len(batch.roots) != len(batch) for graphs, batch in zip(sets, batches, strict=True)):
-        raise DataError("pairs are made of chains: every vertex has one child at most, the word before it")
+        raise DataError("pairs are made of chains: every vertex has at most one child, the previous word")
     n = batches[0].n_vertices
     side = np.arange(sum(batch.n_vertices for batch in batches)) >= n
     words, following, children = batches[0]["word"], np.zeros(n, np.int32), np.asarray(batches[0].children)[:, 0]
@@ -74,7 +74,7 @@ def chain_pairs(source: GraphSet, target: GraphSet | None = None) -> GraphSet:
         before = np.where(before < 0, batches[0].roots.repeat(target.sizes), before + n)
         children = np.concatenate([children, before])
         words, following = np.concatenate([words, batches[1]["word"]]), np.concatenate([following, batches[1]["next"]])
-    # Up to here all sources come first; a graph's own vertices move together.
+    # So far all sources precede all targets. Sort by graph, so that each source is followed by its target.
     graph = np.concatenate([batch.graph_of_vertex for batch in batches])
     order = np.argsort(graph, kind="stable")
     place = np.empty_like(order)
@@ -93,25 +93,25 @@ def chain_pairs(source: GraphSet, target: GraphSet | None = None) -> GraphSet:
 
 
 def pyramids_of_trees(trees: GraphSet) -> GraphSet:
-    """The sentences of a treebank without their trees, a pyramid each.
+    """Discards the trees of a treebank and builds a pyramid over each sentence.
 
-    A sentence of n words has n (n + 1) / 2 vertices: its words, then level by level, from left to right, the top last.
+    A sentence of n words has n (n + 1) / 2 vertices: the words, then each level from left to right, the top last.
     Vertex i of a level has the children i and i + 1 of the level below.
 
     Args:
-        trees: of `read_treebank`, children as lists or as a table.
+        trees: a set from `read_treebank`, with children as lists or as a table.
 
     Returns:
-        A set of kinds leaf and inner, with the column `word` of vertices (-1 above the words) and the column `label`
-        of graphs: the label of the tree's root.
+        A set with the kinds leaf and inner, a vertex column `word` (-1 above the words) and a graph column `label`,
+        which holds the label of the tree's root.
 
     Raises:
-        DataError: the set has no words or labels, or a graph in it is no tree.
+        DataError: the set has no words or labels, or one of its graphs is not a tree.
     """
     forest = trees[:]
     words, labels = forest["word"], forest["label"]
     if len(forest.roots) != len(forest):
-        raise DataError(f"{len(forest)} graphs with {len(forest.roots)} roots: a tree has one")
+        raise DataError(f"{len(forest)} graphs with {len(forest.roots)} roots: a tree has exactly one")
     lengths = np.add.reduceat(words >= 0, forest.offsets[:-1], dtype=np.int64)
     sizes = lengths * (lengths + 1) // 2
     level = ragged(np.zeros_like(lengths), lengths, running_sum(lengths))  # 0, 1, ..., n - 1 of every pyramid

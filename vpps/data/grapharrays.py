@@ -1,4 +1,4 @@
-"""The flat arrays of a `GraphSet`, made from what a user or a reader gives, and checked."""
+"""Builds and checks the flat arrays of a `GraphSet` from the arguments of a user or a reader."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from vpps.record.ranges import running_sum
 
 Children = NDArray[np.int32] | tuple[NDArray[np.int64], NDArray[np.int32]]
 
-MAX_KINDS = 128  # they are int8
-_CHECKED_AT_ONCE = 1 << 17  # vertices or places of children, which stay in a cache
+MAX_KINDS = 128  # kinds are int8
+_CHECKED_AT_ONCE = 1 << 17  # vertices and child entries per block; a block fits the CPU cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphArrays:
-    """What a set holds. N vertices in all, G graphs; vertices are numbered from 0 within their graph."""
+    """Arrays of a set with N vertices in G graphs. Vertices are numbered from 0 within their graph."""
 
     vertex_offsets: NDArray[np.int64]
     """(G + 1,) the vertices of graph g are rows `vertex_offsets[g]:vertex_offsets[g + 1]`; may begin above 0."""
     levels: NDArray[np.int32]
-    """(N,) longest distance from a vertex without children."""
+    """(N,) topological level: the longest distance from a vertex without children."""
     children: NDArray[np.int32] | None = None
-    """(N, arity) or None; -1 is no child."""
+    """(N, arity) a table of children, or None for lists; -1 is a missing child."""
     child_offsets: NDArray[np.int64] | None = None
-    """(N + 1,) where the children of every vertex begin in `child_indices`; None where the arity is fixed."""
+    """(N + 1,) the start of every vertex's children in `child_indices`; None for a table."""
     child_indices: NDArray[np.int32] | None = None
-    """(edges,) or None."""
+    """(edges,) the lists of children, one after the other; None for a table."""
     kind: NDArray[np.int8] | None = None
-    """(N,) or None where all are of kind 0."""
+    """(N,) the kind of every vertex; None if all vertices have kind 0."""
     order: NDArray[np.int32] | None = None
-    """(N,) the vertices of each graph, children before parents; None where they are numbered so."""
+    """(N,) the vertices of each graph, children before parents; None if they are numbered in such an order."""
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Per vertex: (N,) or (N, width), int32 or float32."""
+    """Vertex data by name: (N,) or (N, width), int32 or float32."""
     graph_columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Per graph: (G,) or (G, width)."""
+    """Graph data by name: (G,) or (G, width)."""
     edge_columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Per entry of `children` or `child_indices`: (N, arity) or (edges,), or those with a width."""
+    """Data per entry of `children` or `child_indices` by name: (N, arity) or (edges,), optionally with a width."""
 
     @property
     def form(self) -> Children:
-        """`children`, or `child_offsets` and `child_indices`."""
+        """The children: the table `children`, or the lists `(child_offsets, child_indices)`."""
         if self.children is not None:
             return self.children
         assert self.child_offsets is not None
@@ -56,7 +56,7 @@ class GraphArrays:
         return self.child_offsets, self.child_indices
 
     def all_columns(self) -> dict[str, NDArray[Any]]:
-        """Columns of vertices, edges and graphs by name."""
+        """Returns the columns of vertices, edges and graphs by name."""
         return {**self.columns, **self.edge_columns, **self.graph_columns}
 
 
@@ -70,14 +70,14 @@ def make_arrays(
     edge_columns: Mapping[str, ArrayLike],
     sources: Sequence[str] | None,
 ) -> GraphArrays:
-    """The arguments of `GraphSet`, checked, and levels. Raises DataError and DtypeError as said there."""
+    """Checks the arguments of `GraphSet` and computes levels. Raises the same DataError and DtypeError."""
     counts = _integers(sizes, "sizes", np.int64)
     if counts.ndim != 1 or not len(counts):
         raise DataError(f"sizes are one number per graph, at least one graph, not of shape {counts.shape}")
     if counts.min() < 1:
         raise DataError(f"graph {int(counts.argmin())} has {int(counts.min())} vertices: it needs at least 1")
     if sources is not None and len(sources) != len(counts):
-        raise DataError(f"there are {len(sources)} sources of {len(counts)} graphs")
+        raise DataError(f"there are {len(sources)} sources for {len(counts)} graphs")
     names = _Names(running_sum(counts), sources)
     n = int(names.vertex_offsets[-1])
     form: Children
@@ -95,7 +95,7 @@ def make_arrays(
     for what, names_of in (("vertices", columns), ("edges", edge_columns), ("graphs", graph_columns)):
         for name in names_of:
             if name in owners:
-                raise DataError(f"the name {name!r} is that of a column of {owners[name]} and of one of {what}")
+                raise DataError(f"{name!r} names a column of {owners[name]} and a column of {what}")
             owners[name] = what
     return GraphArrays(
         vertex_offsets=frozen(names.vertex_offsets),
@@ -112,7 +112,7 @@ def make_arrays(
 
 
 def names_of(names: Any, what: str) -> tuple[str, ...]:
-    """A sequence of strings; a string is none."""
+    """Returns a sequence of strings as a tuple. Raises DataError for anything else, including a single string."""
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise DataError(f"{what}={names!r}: expected strings in a list or tuple")
     return tuple(names)
@@ -121,7 +121,7 @@ def names_of(names: Any, what: str) -> tuple[str, ...]:
 def check_names(
     arrays: GraphArrays, vocabularies: Mapping[str, Vocabulary], classes: Mapping[str, tuple[str, ...]]
 ) -> None:
-    """Every vocabulary belongs to an integer column whose numbers it knows. Raises DataError."""
+    """Raises DataError unless every vocabulary belongs to an integer column and covers the column's numbers."""
     both = vocabularies.keys() & classes.keys()
     if both:
         raise DataError(f"column {min(both)!r} has a vocabulary and classes: give one of them")
@@ -133,16 +133,16 @@ def check_names(
         numbers = columns[name]
         if name in arrays.edge_columns:
             form = arrays.form
-            numbers = numbers[(form[1] if isinstance(form, tuple) else form) >= 0]  # beside no child may be anything
+            numbers = numbers[(form[1] if isinstance(form, tuple) else form) >= 0]  # ignore values of missing children
         if numbers.size and numbers.max() >= len(words):
             raise DataError(f"column {name!r} holds {int(numbers.max())}, but there are {len(words)} names for it")
 
 
 def check_contents(a: GraphArrays, kinds: Sequence[str]) -> None:
-    """Raises DataError where arrays of the right shapes are not what `make_arrays` makes of any graphs.
+    """Raises DataError if arrays of correct shapes are not a possible result of `make_arrays`.
 
-    That levels are right is seen vertex by vertex from those of its children, and no levels are right on a cycle; so
-    nothing is sorted, and memory is taken for some graphs at a time.
+    The levels of the children determine a vertex's level, and no levels fit a cycle. So this check needs no sorting,
+    and memory only for some graphs at a time.
     """
     names = _Names(a.vertex_offsets, None)
     if a.kind is not None:
@@ -161,7 +161,7 @@ def check_contents(a: GraphArrays, kinds: Sequence[str]) -> None:
 
 
 def _check_graphs(a: GraphArrays, names: _Names, first: int, last: int) -> None:
-    """`check_contents` of children, levels and order of the graphs `first` to `last - 1`."""
+    """Checks children, levels and order of the graphs `first` to `last - 1`; see `check_contents`."""
     offsets = a.vertex_offsets[first : last + 1]
     begin, end = int(offsets[0]), int(offsets[-1])
     sizes = np.diff(offsets)
@@ -185,8 +185,8 @@ def _check_graphs(a: GraphArrays, names: _Names, first: int, last: int) -> None:
     if wrong.any():
         vertex = int(wrong.argmax())
         raise DataError(
-            f"{names.vertex(begin + vertex)}: its level is said to be {int(levels[vertex])}, where its children make "
-            f"it {int(expected[vertex])}"
+            f"{names.vertex(begin + vertex)}: its level is {int(levels[vertex])}, but its children give it level "
+            f"{int(expected[vertex])}"
         )
     if a.order is None:
         wrong = given >= (place - base)[parents]
@@ -196,17 +196,17 @@ def _check_graphs(a: GraphArrays, names: _Names, first: int, last: int) -> None:
         return
     order = a.order[begin:end]
     outside = (order < 0) | (order >= size)
-    if not outside.any():  # by level and then by number, so each vertex occurs once
+    if not outside.any():  # strictly rising by level, then by number, so each vertex occurs once
         level = levels[order + base]
         rises = (level[1:] > level[:-1]) | ((level[1:] == level[:-1]) & (order[1:] > order[:-1]))
         outside[1:] = ~rises & (base[1:] == base[:-1])
     if outside.any():
-        raise DataError(f"{names.vertex(begin + int(outside.argmax()))}: order is not that of levels")
+        raise DataError(f"{names.vertex(begin + int(outside.argmax()))}: order does not follow the levels")
 
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """How messages call graphs and vertices."""
+    """Names graphs and vertices in error messages."""
 
     vertex_offsets: NDArray[np.int64]
     sources: Sequence[str] | None
@@ -220,7 +220,7 @@ class _Names:
 
 
 def _sort(names: _Names, form: Children) -> tuple[NDArray[np.int32], NDArray[np.int32] | None]:
-    """Levels, and the order where vertices are not numbered children first. Raises DataError."""
+    """Computes levels, and the order unless vertices are numbered children first. Raises DataError."""
     n, sizes = int(names.vertex_offsets[-1]), np.diff(names.vertex_offsets)
     counts, given = _counts(form)
     everyone = np.arange(n).repeat(counts)
@@ -248,7 +248,7 @@ def _sort(names: _Names, form: Children) -> tuple[NDArray[np.int32], NDArray[np.
 def _check_children(
     names: _Names, parents: NDArray[np.int64], given: NDArray[np.int32], sizes: NDArray[np.int64]
 ) -> None:
-    """Raises DataError where a child that a parent is given is not in its graph, which has so many vertices."""
+    """Raises DataError if a child in `given` is not a vertex of its parent's graph; `sizes` are the graphs' sizes."""
     wrong = (given < -1) | (given >= sizes)
     if wrong.any():
         place = int(wrong.argmax())
@@ -265,13 +265,13 @@ def _kind(kind: ArrayLike, kinds: Sequence[str], names: _Names) -> NDArray[np.in
     if found.shape != (n,):
         raise DataError(f"kind must have shape ({n},), one number per vertex, not {found.shape}")
     if len(kinds) > MAX_KINDS:
-        raise DataError(f"{len(kinds)} kinds of vertices: there may be {MAX_KINDS}")
+        raise DataError(f"{len(kinds)} kinds of vertices: there can be at most {MAX_KINDS}")
     _check_kind(names, found, kinds)
     return frozen(found.astype(np.int8))
 
 
 def _check_kind(names: _Names, kind: NDArray[np.integer[Any]], kinds: Sequence[str]) -> None:
-    """Raises DataError where a vertex is of no kind."""
+    """Raises DataError if a vertex has an unknown kind."""
     wrong = (kind < 0) | (kind >= len(kinds))
     if wrong.any():
         vertex = int(wrong.argmax())
@@ -282,19 +282,19 @@ def _check_kind(names: _Names, kind: NDArray[np.integer[Any]], kinds: Sequence[s
 
 
 def edges_of(n: int, children: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(parents, children): every edge in the order of parents, entries below 0 left out."""
+    """Returns (parents, children) of all edges, sorted by parent, without entries below 0."""
     counts, flat = _counts(children)
     there = flat >= 0
     return np.arange(n).repeat(counts)[there], flat[there].astype(np.int64)
 
 
 def _counts(form: Any) -> tuple[int | NDArray[np.int64], NDArray[np.int32]]:
-    """How many entries a vertex has, or each of them, and all entries."""
+    """Returns the number of entries of every vertex (one number for a table), and all entries."""
     return (np.diff(form[0]), form[1]) if isinstance(form, tuple) else (form.shape[1], form.reshape(-1))
 
 
 def _lists(offsets: ArrayLike, indices: ArrayLike, n: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Lists of children, checked."""
+    """Checks lists of children and returns them as arrays. Raises DataError and DtypeError."""
     begins = _integers(offsets, "offsets of children", np.int64)
     flat = _integers(indices, "indices of children", np.int32)
     if begins.shape != (n + 1,) or flat.ndim != 1:
@@ -307,7 +307,7 @@ def _lists(offsets: ArrayLike, indices: ArrayLike, n: int) -> tuple[NDArray[np.i
 
 
 def _check_offsets(begins: NDArray[np.int64], flat: NDArray[np.int32]) -> None:
-    # Compared, not subtracted: a difference may be beyond int64.
+    # Compare offsets instead of subtracting them: a difference may overflow int64.
     if begins[0] != 0 or begins[-1] != len(flat) or (begins[1:] < begins[:-1]).any():
         raise DataError(f"offsets of children must rise from 0 to {len(flat)}, the number of indices")
 
@@ -321,7 +321,7 @@ def _array(array: ArrayLike, what: str) -> NDArray[Any]:
 
 
 def _integers(array: ArrayLike, what: str, kind: type[Any]) -> NDArray[Any]:
-    """A read-only array of the integer type `kind`."""
+    """Converts to a read-only array of the integer type `kind`."""
     found = _array(array, what)
     if found.size == 0 and found.dtype.kind == "f":
         found = found.astype(np.int64)  # an empty list
@@ -338,14 +338,14 @@ def _narrowed(array: NDArray[Any], what: str, kind: type[Any]) -> NDArray[Any]:
 
 
 def _column(name: str, array: ArrayLike, n: int, what: str) -> NDArray[Any]:
-    """A read-only column of int32 or float32."""
+    """Converts to a read-only column of int32 or float32."""
     found = _array(array, f"column {name!r}")
     if found.ndim not in (1, 2) or len(found) != n:
         raise DataError(f"column {name!r} must have a row for each of the {n} {what}, not shape {found.shape}")
     if found.dtype.kind in "iub":
         return frozen(_narrowed(found, f"column {name!r}", np.int32))
     if found.dtype.kind != "f":
-        raise DtypeError(f"column {name!r} must be of numbers, not {found.dtype}")
+        raise DtypeError(f"column {name!r} must hold numbers, not {found.dtype}")
     with np.errstate(over="ignore"):
         narrow = found.astype(np.float32, copy=False)
     if (np.isinf(narrow) & np.isfinite(found)).any():
@@ -354,7 +354,7 @@ def _column(name: str, array: ArrayLike, n: int, what: str) -> NDArray[Any]:
 
 
 def _edge_column(name: str, array: ArrayLike, form: Children) -> NDArray[Any]:
-    """A read-only column of int32 or float32, in the form of the children."""
+    """Converts to a read-only edge column of int32 or float32, in the form of the children."""
     if isinstance(form, tuple):
         return _column(name, array, len(form[1]), "edges")
     found = _array(array, f"column {name!r}")
@@ -367,7 +367,7 @@ def _edge_column(name: str, array: ArrayLike, form: Children) -> NDArray[Any]:
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """The same memory, contiguous and read-only; whoever made the array may still write to it."""
+    """Returns a contiguous read-only view (a copy only if needed); owners of the array may still write to it."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view

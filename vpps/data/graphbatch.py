@@ -1,4 +1,4 @@
-"""Some graphs of a `GraphSet` side by side: what one call of `graph.map` takes."""
+"""A batch of graphs from a `GraphSet`, the input of one `graph.map` call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
 
     class _once:
-        """cached_property without its lock, which takes longer (before Python 3.12) than most of what is kept."""
+        """A cached_property without a lock; before Python 3.12 the lock costs more than most of the cached values."""
 
         def __init__(self, compute: Callable[[Any], Any]) -> None:
             self._compute, self._name, self.__doc__ = compute, compute.__name__, compute.__doc__
@@ -31,24 +31,24 @@ else:
         def __get__(self, batch: Any, owner: type) -> Any:
             if batch is None:
                 return self
-            value = batch.__dict__[self._name] = self._compute(batch)  # found there before this descriptor from now on
+            value = batch.__dict__[self._name] = self._compute(batch)  # from now on, it hides this descriptor
             return value
 
 
 class GraphBatch:
-    """Graphs one after the other, their vertices numbered through: n vertices in all.
+    """Some graphs of a set. Their n vertices are numbered consecutively, graph by graph.
 
         batch = trees[[5, 2, 9]]
         h, c = graph.map([leaf, inner], **batch.structure, inputs={"word": batch["word"]})
         loss = vpps.sum(vpps.cross_entropy(Wo @ h[batch.roots], batch["label"][batch.roots]))
 
-    Arrays are gathered when they are first asked for, a few microseconds each, and kept. They may share memory with
-    the set or its file, so treat them as read-only.
+    The first access to an array gathers and caches it, which takes a few microseconds. Arrays may share memory with the
+    set or its file, so treat them as read-only.
 
     Attributes:
-        indices: (graphs,) which graphs of the set these are.
+        indices: (graphs,) indices of the graphs in the set.
         offsets: (graphs + 1,) the vertices of graph k are `offsets[k]:offsets[k + 1]`.
-        whole: graphs of the mini-batch that `GraphSet.batches(world=)` made this a part of; else those of this one.
+        whole: number of graphs of the whole mini-batch, of which `GraphSet.batches(world=)` may return a shard.
     """
 
     indices: NDArray[np.int64]
@@ -63,7 +63,7 @@ class GraphBatch:
         sizes: NDArray[np.int64],
         contiguous: bool,
     ) -> None:
-        """Made by `GraphSet`: the vertices of graph k are rows `starts[k]:starts[k] + sizes[k]` of the set's arrays."""
+        """Only `GraphSet` calls this; graph k is rows `starts[k]:starts[k] + sizes[k]` of the set's arrays."""
         self._graphs, self.indices, self._starts, self._sizes = graphs, indices, starts, sizes
         self.whole = len(indices)
         self.offsets = running_sum(sizes)
@@ -84,7 +84,7 @@ class GraphBatch:
 
     @property
     def structure(self) -> dict[str, Any]:
-        """`kind`, `kinds`, `children`, `levels` and `examples`: arguments of `graph.map`."""
+        """The arguments `kind`, `kinds`, `children`, `levels` and `examples` of `graph.map`."""
         return {
             "kind": self.kind, "kinds": self._graphs.kinds, "children": self.children, "levels": self.levels,
             "examples": self.examples,
@@ -92,10 +92,10 @@ class GraphBatch:
 
     @_once
     def children(self) -> Children:
-        """int32[n, arity], or (offsets int32[n + 1], indices int32[edges]) where the number varies; -1 is no child."""
+        """int32[n, arity], or (offsets int32[n + 1], indices int32[edges]) for lists; -1 is a missing child."""
         form = self._graphs.arrays.form
         if not isinstance(form, tuple):
-            if len(self) == 1:  # it keeps its numbers
+            if len(self) == 1:  # one graph: vertex numbers do not change
                 return self._take(form)
             joined = self._join(form, shift=True)
             if joined is not None:
@@ -117,54 +117,54 @@ class GraphBatch:
 
     @property
     def child_offsets(self) -> NDArray[np.int32]:
-        """int32[n + 1]: where the children of each vertex begin, and the end.
+        """int32[n + 1]: the start of each vertex's children, and the end of all.
 
-        With rows for a column of edges, an input of `graph.map` that is a list beside that of the children's states:
+        Pass it with rows of edge data as a list input of `graph.map`, parallel to the children's states:
         `inputs={"relations": (batch.child_offsets, rows)}`.
 
         Raises:
-            DataError: children are a table: its columns are inputs, `batch["relation"][:, 0]` for the first child's.
+            DataError: children are a table. Pass its columns as inputs instead: `batch["relation"][:, 0]` for child 0.
         """
         if not isinstance(self.children, tuple):
             raise DataError(
-                f"child_offsets: children are a table for {self._graphs.arity} each; give its columns as inputs of "
-                'their own, such as batch["relation"][:, 0] for that of the first child'
+                f"child_offsets: children are a table for {self._graphs.arity} each; give its columns as separate "
+                'inputs, such as batch["relation"][:, 0] for the first child'
             )
         return self.children[0]
 
     @_once
     def kind(self) -> NDArray[np.int8] | None:
-        """int8[n]: which of the set's `kinds` each vertex is; None where there is one kind."""
+        """int8[n]: each vertex's index into the set's `kinds`; None if there is one kind."""
         kind = self._graphs.arrays.kind
         return None if kind is None else self._take(kind)
 
     @_once
     def levels(self) -> NDArray[np.int32]:
-        """int32[n]: the longest distance of each vertex from one without children."""
+        """int32[n]: the topological level of each vertex, its longest distance from a vertex without children."""
         return self._take(self._graphs.arrays.levels)
 
     @_once
     def order(self) -> NDArray[np.int64]:
-        """int64[n]: the vertices graph by graph, children before parents."""
+        """int64[n]: the vertices, graph by graph, children before parents."""
         order = self._graphs.arrays.order
-        if order is None:  # they are numbered so
+        if order is None:  # vertices are numbered children first
             return np.arange(self.n_vertices)
         return self._take(order) + self.offsets[:-1].repeat(self._sizes)
 
     @_once
     def roots(self) -> NDArray[np.int64]:
-        """int64[roots]: the vertices that are nobody's child, one per tree, in rising order."""
+        """int64[roots]: the vertices without parents, one per tree, in rising order."""
         children = self.children
         indices = children[1] if isinstance(children, tuple) else children
-        root = np.ones(self.n_vertices + 1, np.bool_)  # the last one, -1, stands for no child
+        root = np.ones(self.n_vertices + 1, np.bool_)  # the last entry, -1, stands for a missing child
         root[indices] = False
         return np.flatnonzero(root[:-1])
 
     @_once
     def reversed(self) -> GraphBatch:
-        """The same graphs with every edge turned round, such as the other direction of chains; see `GraphSet.reversed`.
+        """The batch with every edge reversed, such as the other direction of chains; see `GraphSet.reversed`.
 
-        Vertices keep their numbers. The whole set is turned round when this is first asked for, and kept.
+        Vertices keep their numbers. The first access reverses the whole set and caches the result.
         """
         turned = self._graphs.turned[self.indices]
         turned.whole, turned.numbers = self.whole, self.numbers
@@ -172,30 +172,30 @@ class GraphBatch:
 
     @_once
     def numbers(self) -> NDArray[np.int64]:
-        """int64[graphs]: which graph of the whole mini-batch, from 0, each of these is."""
+        """int64[graphs]: the position of each graph in the whole mini-batch, from 0."""
         return np.arange(len(self))
 
     @_once
     def examples(self) -> ExampleNumbers:
         """The number of the graph that each vertex belongs to, for `graph.map` and `Rows.of`."""
-        numbers, sizes = self.__dict__.get("numbers"), self._sizes  # the batch itself would be a cycle
+        numbers, sizes = self.__dict__.get("numbers"), self._sizes  # capturing the batch would be a reference cycle
         return ExampleNumbers(
             self.n_vertices, lambda: (np.arange(len(sizes)) if numbers is None else numbers).repeat(sizes)
         )
 
     @_once
     def graph_of_vertex(self) -> NDArray[np.int64]:
-        """int64[n]: which graph of the batch, from 0, each vertex belongs to."""
+        """int64[n]: the graph of each vertex, numbered from 0 in this batch."""
         return np.arange(len(self)).repeat(self._sizes)
 
     def __getitem__(self, column: str) -> NDArray[Any]:
-        """A column by name: int32 or float32, a row per vertex, or per graph or edge where the set has it so.
+        """Returns a column by name: int32 or float32, with a row per vertex, edge or graph, as in the set.
 
-        Those of edges are in the order of `children`: one per index of lists; of a table (n, arity) or (n, arity,
-        width).
+        Edge columns have the order of `children`: one row per index for lists, (n, arity) or (n, arity, width) for a
+        table.
 
         Raises:
-            DataError: there is no such column; the message lists those that there are.
+            DataError: there is no such column; the message lists the existing columns.
         """
         found = self._columns.get(column) if isinstance(column, str) else None
         if found is None:
@@ -216,8 +216,7 @@ class GraphBatch:
 
     @_once
     def _edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], slice | NDArray[np.int64]]:
-        """Of lists of children, per graph: where they begin in the set, how many there are, and where they begin in
-        the batch; and where they all are in the set."""
+        """For lists of children, per graph: start in the set, count, start in the batch. Then all rows in the set."""
         begins = self._graphs.arrays.child_offsets
         assert begins is not None
         starts = begins.take(self._starts)
@@ -227,7 +226,7 @@ class GraphBatch:
 
     @_once
     def _rows(self) -> slice | NDArray[np.int64]:
-        """Where the vertices are in the set."""
+        """The rows of the vertices in the set."""
         if self._contiguous:
             return _range(self._starts, self.offsets)
         return ragged(self._starts, self._sizes, self.offsets)
@@ -244,7 +243,7 @@ class GraphBatch:
 
 
 def _range(starts: NDArray[np.int64], offsets: NDArray[np.int64]) -> slice:
-    """`ragged` for ranges that follow one another."""
+    """Computes `ragged` for contiguous ranges, as a slice."""
     first = int(starts[0]) if len(starts) else 0
     return slice(first, first + int(offsets[-1]))
 
@@ -254,22 +253,22 @@ def _take(array: NDArray[Any], rows: slice | NDArray[np.int64]) -> NDArray[Any]:
 
 
 def _shift(indices: NDArray[np.int32], by: NDArray[np.int32], shape: tuple[int, ...]) -> NDArray[np.int32]:
-    """indices + by, in the memory of `by`, but -1 where an index is -1. Masks would take three times as long."""
+    """Returns indices + by, in the memory of `by`, but -1 for index -1. Masks would take three times as long."""
     by += indices
-    by |= indices >> 31  # all bits where the index is negative, none elsewhere
+    by |= indices >> 31  # all bits are set for negative indices, none for others
     return by.reshape(shape)
 
 
 def shards_of(work: NDArray[np.int64], shards: int) -> NDArray[np.int64]:
-    """Which shard each item goes to: the longest first, each to the shard that has least (Graham 1969, "Bounds on
-    multiprocessing timing anomalies": the largest sum is at most 4/3 - 1/(3 shards) of the least possible).
+    """Assigns each item to a shard: the largest item first, each to the shard with the least work.
 
-    It follows from the arguments alone: of equal items the first goes first, of equal shards the first is taken. No
-    shard is empty where there are as many items.
+    The largest sum is at most 4/3 - 1/(3 shards) of the optimum (Graham 1969, "Bounds on multiprocessing timing
+    anomalies"). The result depends on the arguments alone: ties go to the first item and to the first shard. If there
+    are at least as many items as shards, no shard is empty.
 
     Args:
-        work: (n,) of every item, at least 1.
-        shards: how many there are.
+        work: (n,) work of every item, at least 1.
+        shards: number of shards.
     """
     shard = np.empty(len(work), np.int64)
     heap = [(0, k) for k in range(shards)]

@@ -1,10 +1,10 @@
-"""The file of a `GraphSet`: safetensors, so that any program can read it.
+"""File format of a `GraphSet`: safetensors, so that any program can read it.
 
-Arrays by name: `vertex_offsets`; `children`, or `child_offsets` and `child_indices`; `levels`; where needed `kind` and
-`order`; `column/NAME`, `edge_column/NAME` and `graph_column/NAME`; `vocabulary/NAME/text` and
-`vocabulary/NAME/offsets`, the words in UTF-8 one after the other. `vertex_offsets` begins at 0; `GraphArrays` says what
-the rest means. The metadata has two keys: `vpps.graphs`, JSON with the version of this format, the names of kinds and
-classes, and a CRC-32 per array (of its type and shape, as `int32(5, 2)`, followed by its bytes), and `vpps.crc32`, the
+The arrays are `vertex_offsets`; `children`, or `child_offsets` and `child_indices`; `levels`; `kind` and `order` if
+needed; `column/NAME`, `edge_column/NAME` and `graph_column/NAME`; and `vocabulary/NAME/text` and
+`vocabulary/NAME/offsets`, the concatenated words in UTF-8. `vertex_offsets` begins at 0; `GraphArrays` describes the
+others. The metadata has two keys. `vpps.graphs` is JSON with the version of this format, the names of kinds and
+classes, and a CRC-32 per array (of its type and shape, such as `int32(5, 2)`, and then its bytes). `vpps.crc32` is the
 CRC-32 of that JSON in decimal.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vpps.data.graphset import GraphSet
 
 FORMAT, WITHOUT_EDGE_COLUMNS = 3, 2
-"""The second is written where a set has none, so that earlier versions of vpps read it."""
+"""Format versions. Sets without edge columns use the second, so that earlier versions of vpps can read them."""
 _KEY, _KEY_CRC32 = "vpps.graphs", "vpps.crc32"
 _VOCABULARY = "vocabulary/"
 _COLUMNS = {"columns": "column/", "graph_columns": "graph_column/", "edge_columns": "edge_column/"}
@@ -43,19 +43,19 @@ _FIELDS = {
     "kind": np.int8, "levels": np.int32, "order": np.int32,
 }  # fmt: skip
 MOST_IN_MEMORY = 1 << 30
-"""Bytes of the largest file that is read into memory."""
+"""Largest file, in bytes, that is read into memory."""
 _REMEDY = "copy the file again, or convert the data again (vpps-data convert)"
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
-"""What JSON of a form that was never written raises where it is used as if it were."""
+"""Exceptions that the use of JSON with an unexpected structure can raise."""
 
 
 def save(graphs: GraphSet, path: Path) -> None:
-    """See `GraphSet.save`."""
+    """Writes a set to a file; see `GraphSet.save`."""
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     offsets = graphs.arrays.vertex_offsets
-    shares = offsets[0] or offsets[-1] != len(graphs.arrays.levels)  # memory with a set of which it is a part
+    shares = offsets[0] or offsets[-1] != len(graphs.arrays.levels)  # the set is a view of a larger one
     whole = graphs.subset(np.arange(len(graphs))) if shares else graphs
     a = whole.arrays
     arrays: dict[str, NDArray[Any]] = {k: x for k in _FIELDS if (x := getattr(a, k)) is not None}
@@ -67,7 +67,7 @@ def save(graphs: GraphSet, path: Path) -> None:
             words = [word.encode() for word in vocabulary.words]
         except UnicodeEncodeError as error:
             raise DataError(
-                f"{path}: the word {error.object!r} for {name!r} is no text: half a surrogate pair"
+                f"{path}: the word {error.object!r} for {name!r} is not text: half a surrogate pair"
             ) from None
         arrays[f"{_VOCABULARY}{name}/text"] = np.frombuffer(b"".join(words), np.uint8)
         arrays[f"{_VOCABULARY}{name}/offsets"] = running_sum(np.array([len(word) for word in words], np.int64))
@@ -76,14 +76,14 @@ def save(graphs: GraphSet, path: Path) -> None:
         "kinds": whole.kinds,
         "classes": whole.classes,
         "vocabularies": list(whole.vocabularies),
-        **{sort: list(of_sort) for sort, of_sort in columns.items()},  # a safetensors file has an order of its own
+        **{sort: list(of_sort) for sort, of_sort in columns.items()},  # safetensors does not keep the order
         "crc32": {name: _checksum(x) for name, x in arrays.items()},
     }
     text = json.dumps(description)
     try:
         with replacing(path) as scratch:
             save_file(arrays, scratch, {_KEY: text, _KEY_CRC32: str(zlib.crc32(text.encode()))})
-    except (OSError, SafetensorError, UnicodeEncodeError) as error:  # a full disk is one of safetensors' own
+    except (OSError, SafetensorError, UnicodeEncodeError) as error:  # safetensors has its own error for a full disk
         raise DataError(f"{path}: cannot be written ({error})") from error
 
 
@@ -91,7 +91,7 @@ Contents = tuple[GraphArrays, tuple[str, ...], dict[str, Vocabulary], dict[str, 
 
 
 def load(path: Path, verify: bool) -> Contents:
-    """See `GraphSet.load`: arrays, kinds, vocabularies, classes."""
+    """Reads arrays, kinds, vocabularies and classes from a file; see `GraphSet.load`."""
     header, spans, content = _read(path)
     metadata = header["__metadata__"]
     try:
@@ -116,10 +116,10 @@ def load(path: Path, verify: bool) -> Contents:
 
 
 def _contents(arrays: dict[str, NDArray[Any]], description: dict[str, Any], verify: bool) -> Contents:
-    """Raises DataError, or one of `_MALFORMED`."""
+    """Builds and checks the contents of a set. Raises DataError, or one of `_MALFORMED`."""
     checksums = description["crc32"]
     if checksums.keys() != arrays.keys():
-        raise DataError(f"the array {min(checksums.keys() ^ arrays.keys())} is missing, or nothing tells of it")
+        raise DataError(f"the array {min(checksums.keys() ^ arrays.keys())} is missing or has no checksum")
     if verify:
         for name, crc32 in checksums.items():
             if _checksum(arrays[name]) != crc32:
@@ -145,7 +145,7 @@ def _contents(arrays: dict[str, NDArray[Any]], description: dict[str, Any], veri
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, tuple[int, int]], bytes | NDArray[np.uint8]]:
-    """The header of a file of graphs, where its arrays lie, and its bytes. Raises DataError."""
+    """Reads the header of a file of graphs, the byte ranges of its arrays, and its bytes. Raises DataError."""
     try:
         with open(path, "rb") as file:
             header, spans = read_header(file)
@@ -154,20 +154,20 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, tuple[int, int]], bytes
                     f"{path}: holds no graphs: a safetensors file that GraphSet.save did not write: {_REMEDY}"
                 )
             file.seek(0)
-            # The file itself is not mapped: if it were cut short later, the system would end the process.
+            # Do not map the file itself: if another program truncates it later, the system kills this process.
             is_large = os.fstat(file.fileno()).st_size > MOST_IN_MEMORY
             return header, spans, _private_copy(file) if is_large else file.read()
     except HeaderError as error:
-        raise DataError(f"{path}: no file of graphs, or a truncated one: {error}: {_REMEDY}") from None
+        raise DataError(f"{path}: not a file of graphs, or truncated: {error}: {_REMEDY}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _private_copy(file: BinaryIO) -> NDArray[np.uint8]:
-    """The bytes of a file, mapped from a temporary copy that has no name, so that no other program can shorten it.
+    """Copies a file to an unnamed temporary file and maps the copy; no other program can truncate it.
 
     Raises:
-        OSError: the temporary folder has no room for it.
+        OSError: the temporary folder has no room for the copy.
     """
     try:
         with tempfile.TemporaryFile() as copy:
@@ -183,7 +183,7 @@ def _private_copy(file: BinaryIO) -> NDArray[np.uint8]:
 
 
 def _array(content: bytes | NDArray[np.uint8], begin: int, end: int, entry: dict[str, Any]) -> NDArray[Any]:
-    """An array of the file, in its memory. Raises DataError."""
+    """Returns an array of the file as a view of its bytes. Raises DataError."""
     kind, shape = np.dtype(_TYPES.get(str(entry.get("dtype")), np.void)), entry.get("shape")
     if (
         not isinstance(shape, list)
@@ -191,21 +191,21 @@ def _array(content: bytes | NDArray[np.uint8], begin: int, end: int, entry: dict
         or end - begin != math.prod(shape) * kind.itemsize
         or kind == np.void
     ):
-        raise DataError(f"bytes {begin} to {end} are no {kind} of shape {shape}")
+        raise DataError(f"bytes {begin} to {end} are not an array of {kind} of shape {shape}")
     if end > len(content):
-        raise DataError("it became shorter while it was read")
+        raise DataError("the file became shorter while it was read")
     found = np.ndarray(shape, kind, content, begin)
     return found if found.flags.aligned else frozen(found.copy())
 
 
 def _of_type(array: NDArray[Any] | None, name: str, kind: type[Any]) -> Any:
     if array is not None and array.dtype != kind:
-        raise DataError(f"{name} is of {array.dtype}")
+        raise DataError(f"{name} has the type {array.dtype}")
     return array
 
 
 def _check_shapes(a: GraphArrays) -> None:
-    """Raises DataError where shapes and types contradict each other. Of contents only offsets of graphs are read."""
+    """Raises DataError if shapes and types contradict each other. Reads no contents but the offsets of graphs."""
     offsets = a.vertex_offsets
     if offsets is None or offsets.ndim != 1 or len(offsets) < 2 or offsets[0] or (offsets[1:] <= offsets[:-1]).any():
         raise DataError("vertex_offsets do not rise from 0")
@@ -229,7 +229,7 @@ def _check_shapes(a: GraphArrays) -> None:
 
 
 def _lines_up(column: NDArray[Any], a: GraphArrays) -> bool:
-    """Whether a column has a value, or a row of them, per child."""
+    """Returns True if a column has a value, or a row of values, per child."""
     entries = a.children if a.children is not None else a.child_indices
     assert entries is not None
     return column.ndim in (entries.ndim, entries.ndim + 1) and column.shape[: entries.ndim] == entries.shape
@@ -238,7 +238,7 @@ def _lines_up(column: NDArray[Any], a: GraphArrays) -> bool:
 def _vocabulary(arrays: dict[str, NDArray[Any]], name: str) -> Vocabulary:
     text = arrays[f"{_VOCABULARY}{name}/text"].tobytes()
     offsets = arrays[f"{_VOCABULARY}{name}/offsets"]
-    # Words that overlap could take more memory than the file by its square.
+    # Reject overlapping words: they could take memory quadratic in the file size.
     if offsets.ndim != 1 or offsets[0] or offsets[-1] != len(text) or (offsets[1:] < offsets[:-1]).any():
         raise DataError(f"the words of vocabulary {name!r} do not follow one another")
     return Vocabulary([text[a:b].decode() for a, b in pairwise(offsets.tolist())])

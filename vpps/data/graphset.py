@@ -1,4 +1,4 @@
-"""Many input graphs in a few flat arrays: Cavs's "the graph is data" (section 3.2), levels computed once."""
+"""Stores many input graphs in a few flat arrays (Cavs's "the graph is data", section 3.2); computes levels once."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ if TYPE_CHECKING:
 
 
 class GraphSet:
-    """Graphs to train on. Indexing takes some of them, as what `graph.map` takes:
+    """Graphs to train on. Indexing selects a batch of them for `graph.map`:
 
         trees = GraphSet.load("train.graphs")          # checks the file and maps it
         for batch in trees.batches(64, seed=1, epoch=0):
             h, c = graph.map([leaf, inner], **batch.structure, inputs={"word": batch["word"]})
 
-    No object stands for a vertex. A set may be used by forked processes and by several threads; its arrays are
-    read-only.
+    Vertices are rows of arrays, not objects. Forked processes and threads may share a set; its arrays are read-only.
     """
 
     __slots__ = (
@@ -48,12 +47,12 @@ class GraphSet:
         "_turned",
         "_vocabularies",
     )
-    arrays: GraphArrays = read_only("_arrays", "The data, as `GraphArrays` says.")
-    kinds: tuple[str, ...] = read_only("_kinds", "Name of every kind of vertex, by number.")
+    arrays: GraphArrays = read_only("_arrays", "The data; see `GraphArrays`.")
+    kinds: tuple[str, ...] = read_only("_kinds", "Names of the vertex kinds, by number.")
     vocabularies: Mapping[str, Vocabulary] = read_only(
-        "_vocabularies", "By column, the words that its numbers stand for; 0 is the unknown word."
+        "_vocabularies", "Vocabularies by column name; number 0 is the unknown word."
     )
-    classes: Mapping[str, tuple[str, ...]] = read_only("_classes", "By column, the names of a closed set of labels.")
+    classes: Mapping[str, tuple[str, ...]] = read_only("_classes", "Label names of a closed set, by column name.")
     path: Path | None = read_only("_path", "The file that the set was read from, or None.")
     _vocabularies: Mapping[str, Vocabulary]
     _classes: Mapping[str, tuple[str, ...]]
@@ -77,23 +76,23 @@ class GraphSet:
         """Checks the graphs and computes their levels, once.
 
         Args:
-            sizes: (G,) the number of vertices of every graph, at least 1; N in all.
-            children: (N, arity) the children of every vertex, numbered from 0 within the graph, -1 for none; or
-                `(offsets, indices)` where the number varies: those of row v are `indices[offsets[v]:offsets[v + 1]]`.
-            kind: (N,) numbers that index `kinds`; by default all are 0.
-            kinds: a name for every kind.
-            columns: by name, (N,) or (N, width): words, labels, features of vertices; integers become int32, other
-                numbers float32.
-            graph_columns: by name, (G,) or (G, width).
-            edge_columns: by name, a value for each entry of `children`, in their order: (N, arity) or (N, arity,
-                width), where there is no child anything; of lists of children (edges,) or (edges, width).
-            vocabularies, classes: what the integers of a column stand for.
-            sources: where each graph comes from, for messages: `graphs.jsonl:17`.
+            sizes: (G,) the number of vertices of every graph, at least 1; N is their sum.
+            children: (N, arity) the children of every vertex, numbered from 0 within the graph, -1 for none. If the
+                number varies, `(offsets, indices)`: row v has the children `indices[offsets[v]:offsets[v + 1]]`.
+            kind: (N,) indices into `kinds`; 0 by default.
+            kinds: the name of every kind.
+            columns: vertex data by name, such as words, labels or features: (N,) or (N, width). Integers become
+                int32, other numbers float32.
+            graph_columns: graph data by name: (G,) or (G, width).
+            edge_columns: edge data by name, one value or row per entry of `children`: (N, arity) or (N, arity, width)
+                for a table, (edges,) or (edges, width) for lists. Values beside a missing child are ignored.
+            vocabularies, classes: names for the integers of a column, by column name.
+            sources: origin of each graph for messages, such as `graphs.jsonl:17`.
 
         Raises:
-            DataError: sizes contradict each other, a child or kind does not exist, or edges form a cycle: the message
+            DataError: sizes contradict each other, a child or kind does not exist, or edges form a cycle. The message
                 names graph and vertex.
-            DtypeError: an array is not of numbers, or its values do not fit int32 or float32.
+            DtypeError: an array does not hold numbers, or its values do not fit int32 or float32.
         """
         self._kinds = names_of(kinds, "kinds")
         self._vocabularies = as_mapping({} if vocabularies is None else vocabularies, "vocabularies", DataError)
@@ -120,7 +119,7 @@ class GraphSet:
         classes: Mapping[str, tuple[str, ...]],
         path: Path | None = None,
     ) -> GraphSet:
-        """A set of arrays that were those of one before, unchecked."""
+        """Creates a set from arrays of an existing set, without checks."""
         self = cls.__new__(cls)
         self._arrays, self._kinds, self._vocabularies, self._classes = arrays, tuple(kinds), vocabularies, classes
         self._path = path
@@ -129,24 +128,24 @@ class GraphSet:
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = True) -> GraphSet:
-        """Reads a file that `save` wrote into memory; whatever becomes of the file afterwards does no harm.
+        """Loads a file that `save` wrote; the file may change or disappear afterwards.
 
-        A file above 1 GiB is copied to the temporary folder (`TMPDIR`), and that copy, which has no name there, is
-        mapped, so that a set may be larger than memory.
+        Files up to 1 GiB are read into memory. A larger file is copied to an unnamed file in the temporary folder
+        (`TMPDIR`) and that copy is mapped, so a set may be larger than memory.
 
         Args:
             path: the file.
-            verify: compare checksums and check that it holds graphs. False trusts it: only its header, vocabularies
-                and sizes of graphs are checked.
+            verify: compare checksums and check the graphs. False trusts the file and checks only its header,
+                vocabularies and graph sizes.
 
         Raises:
-            DataError: the file is missing, truncated, of another program or version, or damaged.
+            DataError: the file is missing, truncated or damaged, or another program or version wrote it.
         """
         where = as_path(path, "load", DataError)
         return cls.from_arrays(*graphfile.load(where, as_flag(verify, "load: verify", DataError)), where)
 
     def save(self, path: str | Path) -> None:
-        """Writes a safetensors file for `load`; a crash at any point leaves the old file or the new one.
+        """Writes a safetensors file for `load`. A crash at any point leaves either the old file or the new one.
 
         Raises:
             DataError: the file cannot be written.
@@ -173,22 +172,22 @@ class GraphSet:
 
     @property
     def arity(self) -> int | None:
-        """How many children every vertex has room for; None where there are lists of children."""
+        """The number of children that a vertex has room for; None if children are lists."""
         return None if self.arrays.children is None else self.arrays.children.shape[1]
 
     def column_names(self) -> str:
-        """The columns in words, for messages."""
+        """Describes the columns for messages."""
         a = self.arrays
         names = [", ".join(columns) for columns in (a.columns, a.edge_columns, a.graph_columns)]
         per = [f"{names} per {what}" for names, what in zip(names, ("vertex", "edge", "graph"), strict=True) if names]
         return f"columns {' and '.join(per)}" if per else "no columns"
 
     def __getitem__(self, graphs: int | np.integer[Any] | slice | ArrayLike) -> GraphBatch:
-        """One graph (an int), or several side by side: a slice, an array or list of ints, a mask.
+        """Selects one graph (an int) or several (a slice, an array or list of ints, a mask) as a batch.
 
         Raises:
             IndexRangeError: there is no such graph.
-            DtypeError: the indices are no integers.
+            DtypeError: the indices are not integers.
         """
         contiguous = False
         if isinstance(graphs, slice):
@@ -196,7 +195,7 @@ class GraphSet:
             indices = np.arange(begin, end, step)
             contiguous = step == 1
         elif isinstance(graphs, int | np.integer):
-            if not -len(self) <= graphs < len(self):  # which need not fit into 64 bits
+            if not -len(self) <= graphs < len(self):  # a Python int may exceed 64 bits
                 raise self._no_graph(graphs)
             indices = np.array([graphs], np.int64)
             contiguous = True
@@ -224,26 +223,27 @@ class GraphSet:
         drop_last: bool = False,
         world: World | None = None,
     ) -> Iterator[GraphBatch]:
-        """All graphs once, in mini-batches. Their order follows from seed and epoch alone.
+        """Yields all graphs once, in mini-batches. Seed and epoch alone determine the order.
 
-        In a world of several processes every mini-batch is divided by numbers of vertices, the same way whatever the
-        number of processes is, and this gives the shards of this one, one after the other:
+        With several processes, every mini-batch is divided into shards of similar vertex counts. The division does not
+        depend on the number of processes. This method then yields the shards of this process, one after the other:
 
             for batch in trees.batches(64, seed=1, epoch=0, world=world):
                 graph = vpps.Graph()
                 handle.fb(graph, net.loss(graph, batch) * (1 / batch.whole))
 
         Args:
-            size: graphs per batch, of all processes together; the last one may have fewer.
-            seed, epoch: of the shuffling.
+            size: graphs per batch over all processes; the last batch may have fewer.
+            seed, epoch: seed of the shuffling.
             shuffle: False keeps the order of the set.
-            bucket: sort the graphs of so many batches by size before dividing them, so that graphs of one size meet;
-                the batches themselves are shuffled too.
-            drop_last: leave out a last batch with fewer graphs.
-            world: what `vpps.distributed.init` returned. A shard has no graphs where there are more shards than graphs.
+            bucket: number of batches whose graphs are sorted by size before they are divided, so that graphs of
+                similar size share a batch. The batches themselves are shuffled too.
+            drop_last: drop the last batch if it has fewer graphs.
+            world: the result of `vpps.distributed.init`. If there are more shards than graphs, some shards are empty.
 
         Raises:
-            DataError: size or bucket is no int or below 1, seed or epoch no int or below 0, `world` is none.
+            DataError: size or bucket is not an int or below 1, seed or epoch is not an int or below 0, or `world` is
+                not a world.
         """
         size = as_count(size, "batches: size", DataError)
         bucket = None if bucket is None else as_count(bucket, "batches: bucket", DataError)
@@ -269,7 +269,7 @@ class GraphSet:
         return (part for chunk in chunks for part in self._shards(chunk, world))
 
     def _shards(self, graphs: NDArray[np.int64], world: World) -> Iterator[GraphBatch]:
-        """The parts of a mini-batch that this process computes; the order within is that of the batch."""
+        """Yields the shards of a mini-batch that this process computes; graphs keep the order of the batch."""
         shard = shards_of(self._ends.take(graphs) - self._starts.take(graphs), world.shards)
         world.count_batch()
         for k in world.mine:
@@ -278,16 +278,16 @@ class GraphSet:
             part.whole, part.numbers = len(graphs), numbers
             try:
                 yield part
-            except GeneratorExit:  # nobody will ask for the others
+            except GeneratorExit:  # the caller stopped: the remaining shards are never computed
                 world.abandoned += 1
                 raise
 
     def split(self, fraction: float, *, seed: int | None = None) -> tuple[GraphSet, GraphSet]:
-        """Two sets: `fraction` of the graphs, and the rest.
+        """Splits the set in two: `fraction` of the graphs, and the rest.
 
         Args:
-            fraction: between 0 and 1; both sets get at least one graph.
-            seed: choose at random; by default the first set is the beginning of this one and shares its memory.
+            fraction: between 0 and 1; both sets must get at least one graph.
+            seed: seed for a random choice. By default the first set is the beginning of this one and shares its memory.
 
         Raises:
             DataError: a set would be empty.
@@ -295,19 +295,19 @@ class GraphSet:
         share = as_number(fraction)
         first = round(share * len(self)) if share is not None and 0 < share < 1 else 0
         if not 0 < first < len(self):
-            raise DataError(f"{fraction} of {len(self)} graphs and the rest: a set needs at least one graph")
+            raise DataError(f"split: {fraction} of {len(self)} graphs: both sets need at least one graph")
         if seed is None:
             return self.subset(slice(first)), self.subset(slice(first, None))
         order = np.random.default_rng(as_count(seed, "split: seed", DataError, 0)).permutation(len(self))
         return self.subset(np.sort(order[:first])), self.subset(np.sort(order[first:]))
 
     def subset(self, graphs: slice | ArrayLike) -> GraphSet:
-        """Some of the graphs as a set of their own, in the order given.
+        """Returns some of the graphs as a new set, in the given order.
 
-        A slice without a step shares this set's memory; anything else is copied.
+        A slice without a step shares this set's memory; any other selection is copied.
 
         Raises:
-            DataError: it would be empty.
+            DataError: the new set would be empty.
             IndexRangeError, DtypeError: as in indexing.
         """
         batch = self[graphs]
@@ -325,7 +325,7 @@ class GraphSet:
         offsets = running_sum(sizes)
         rows = ragged(starts, sizes, offsets)
         child_offsets = child_indices = None
-        edges = rows  # of a table
+        edges = rows  # for a table of children
         if isinstance(a.form, tuple):
             begins, indices = a.form
             counts = begins[rows + 1] - begins[rows]
@@ -347,12 +347,12 @@ class GraphSet:
         return self._with(taken, None)
 
     def reversed(self) -> GraphSet:
-        """The same graphs with every edge turned round: what a vertex reads are those that read it.
+        """Returns the graphs with every edge reversed: the children of a vertex are its former parents.
 
-        For the second direction of a bidirectional chain, or from the root of a tree down. Columns, kinds and numbers
-        of vertices stay, and edges keep their columns, which are 0 where there is none; children get a fixed arity of 1
-        where no vertex has two readers, else they are lists in rising order. Kinds that said which vertices have
-        children do not fit any more, and `graph.map` refuses them: give it others, for chains
+        Use it for the second direction of a bidirectional chain, or for passes from the root of a tree down. Columns,
+        kinds and vertex numbers stay. Edges keep their columns, which are 0 beside a missing child. Children have the
+        arity 1 if no vertex has two parents in this set; else they are lists in rising order. Kinds that depend on the
+        presence of children no longer fit, and `graph.map` rejects them. Pass new ones; for chains, these are
         `kind=(batch.reversed.children >= 0)[:, 0].astype("int8")`.
         """
         offsets, parents, children = self.edges()
@@ -382,19 +382,19 @@ class GraphSet:
 
     @property
     def turned(self) -> GraphSet:
-        """What `reversed` returned the first time."""
+        """The cached result of `reversed`."""
         if self._turned is None:
             self._turned = self.reversed()
         return self._turned
 
     def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """(offsets of graphs, parents, children): every edge, vertices numbered through from 0, parents in order."""
+        """Returns (graph offsets, parents, children) of all edges, sorted by parent; vertex numbers span the set."""
         batch = self[:]
         parents, children = edges_of(batch.n_vertices, batch.children)
         return batch.offsets, parents, children
 
     def stat(self) -> GraphStatistics:
-        """Sizes, levels and fan-in; reads the whole set."""
+        """Computes sizes, levels and fan-in; reads the whole set."""
         return GraphStatistics.of(self)
 
     def _with(self, arrays: GraphArrays, path: Path | None) -> GraphSet:

@@ -1,6 +1,6 @@
-"""Text files line by line: UTF-8, plain or compressed by gzip, with errors that give file, line and column.
+"""Reads UTF-8 text line by line, plain or compressed by gzip; errors name file, line and column.
 
-Only blanks and tabs separate words: a no-break space belongs to its word.
+Only blanks and tabs separate words; a no-break space is part of its word.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from vpps.errors import DataError
 from vpps.values import as_path
 
 SHORT_LINE = 1 << 27
-"""Bytes that a line may always have: some corpora are one line."""
+"""Bytes that a line may have in any file; some corpora are one line."""
 EXPANSION = 32
-"""A longer line may have so many times the bytes of its file: text shrinks to a tenth or so, zeros to a thousandth."""
+"""Limit of longer lines, in file sizes: gzip shrinks text to about a tenth, but zeros to a thousandth."""
 
 words_in = re.compile(r"[^ \t]+").findall
 """The words of a line."""
@@ -29,10 +29,10 @@ words_in = re.compile(r"[^ \t]+").findall
 
 @dataclass(frozen=True)
 class LinePart:
-    """Lines `first` to `end - 1` of a file, counted from 0, or to its end. Readers take it in place of a path.
+    """Lines `first` to `end - 1` of a file, from 0; `end=None` means all further lines. Readers take it as a path.
 
     Raises:
-        DataError: no file has such lines.
+        DataError: `first` is negative, or `end` is not above it.
     """
 
     path: str | PathLike[str]
@@ -41,7 +41,7 @@ class LinePart:
 
     def __post_init__(self) -> None:
         if self.first < 0 or (self.end is not None and self.end <= self.first):
-            raise DataError(f"{self.path}: there are no lines {self.first} to {self.end}, counted from 0, in any file")
+            raise DataError(f"{self.path}: no file has lines {self.first} to {self.end}, counted from 0")
 
     def __fspath__(self) -> str:
         return fspath(self.path)
@@ -51,8 +51,7 @@ class LinePart:
 
 
 def hold_out(path: str | PathLike[str], fraction: float = 0.1) -> tuple[LinePart, LinePart]:
-    """A file's beginning to train on, and the last `fraction` of its lines to judge by; blank ones count, but for those
-    at its end.
+    """Splits off the last `fraction` of a file's lines for development. Blank lines count, except at the file's end.
 
     Raises:
         DataError: the file cannot be read, or has too few lines for both.
@@ -65,13 +64,13 @@ def hold_out(path: str | PathLike[str], fraction: float = 0.1) -> tuple[LinePart
 
 
 def read_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
-    """Every line with its number from 1, without its end. A name that ends in `.gz` is decompressed.
+    """Yields every line's number, from 1, and its text without the line end. Files named `.gz` are decompressed.
 
     Args:
         path: a file, or a `LinePart` of one.
 
     Raises:
-        DataError: the file cannot be read or decompressed, a line is not UTF-8, or far longer than its file.
+        DataError: the file cannot be read or decompressed, or a line is not UTF-8 or far longer than its file.
     """
     if isinstance(path, LinePart):
         yield from islice(read_lines(path.path), path.first, path.end)
@@ -85,8 +84,8 @@ def read_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
             while line := file.readline(longest + 1):
                 if len(line) > longest:
                     raise DataError(
-                        f"{path}:{number}: the line is longer than {longest} bytes, where the file has {size}: "
-                        "expected text in lines; if it is one line of text indeed, decompress the file first"
+                        f"{path}:{number}: the line is longer than {longest} bytes, but the file has only {size}: "
+                        "expected text in lines; if it really is one line of text, decompress the file first"
                     )
                 yield number, _decoded(line, f"{path}:{number}").rstrip("\r\n")
                 number += 1
@@ -97,10 +96,10 @@ def read_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
 
 
 def _decoded(line: bytes, source: str) -> str:
-    line = line.removeprefix(codecs.BOM_UTF8)  # first, so that columns are those that an editor shows
+    line = line.removeprefix(codecs.BOM_UTF8)  # before decoding, so that columns match those in an editor
     try:
         text = line.decode()
-        if "\0" in text:  # of UTF-16, say: no text has any
+        if "\0" in text:  # probably UTF-16; UTF-8 text has no zero bytes
             raise UnicodeDecodeError("utf-8", line, line.index(0), line.index(0) + 1, "a byte of zeros")
         return text
     except UnicodeDecodeError as error:

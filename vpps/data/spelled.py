@@ -1,4 +1,4 @@
-"""Sentences whose rare words are spelled out: two sets of chains, of words and of characters."""
+"""Sentences with spelled-out rare words: one set of word chains and one set of character chains."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from vpps.distributed import World
 
 EDGE = "<*>"
-"""The character before the first of a word and after the last."""
+"""The mark before the first and after the last character of a word."""
 
 MIN_COUNT = 5  # VPPS paper, section IV-E
-CHARACTER_MIN_COUNT = 2  # characters seen once train the embedding of unknown ones
+CHARACTER_MIN_COUNT = 2  # characters seen once train the embedding of unknown characters
 
 
 class SpelledSentences:
-    """Tagged sentences, and the spelling of every word that their vocabulary does not hold.
+    """Tagged sentences, and the spelling of every word outside their vocabulary.
 
         for batch in train.batches(16):
             batch.sentences["word"], batch.spellings["character"]
 
     Attributes:
-        sentences: chains of words; columns word, tag, and spelling: which of the spellings it is, -1 for words of the
-            vocabulary.
-        spellings: chains of characters, `EDGE` at both ends, one for every distinct rare word; column character.
-            Number 0 is the empty word, so that there is one where all words are frequent.
+        sentences: chains of words with the columns word, tag and spelling. Column spelling holds the number of a rare
+            word's spelling, or -1 for words of the vocabulary.
+        spellings: one chain of characters per distinct rare word, with `EDGE` at both ends; column character. Chain 0
+            is the empty word, so the set is not empty even if all words are frequent.
     """
 
     def __init__(self, sentences: GraphSet, spellings: GraphSet) -> None:
@@ -51,15 +51,15 @@ class SpelledSentences:
         like: SpelledSentences | None = None,
         sources: Sequence[str] | None = None,
     ) -> SpelledSentences:
-        """From pairs of word and tag.
+        """Creates sentences from pairs of word and tag.
 
         Args:
-            min_count: words that occur less often are rare: they are spelled; by default 5; not beside `like`.
-            like: take the vocabularies of words and characters and the tags from these.
+            min_count: words that occur less often get a spelling; the default is 5. Not allowed with `like`.
+            like: take the vocabularies of words and characters, and the tags, from these sentences.
             sources: names of the sentences for messages.
 
         Raises:
-            DataError: there is no sentence, or a tag that `like` does not have.
+            DataError: there is no sentence, or `like` lacks a tag.
         """
         like_sentences, like_spellings = (None, None) if like is None else (like.sentences, like.spellings)
         if like is None and min_count is None:
@@ -84,7 +84,7 @@ class SpelledSentences:
     def read(
         cls, *paths: Source, min_count: int | None = None, like: SpelledSentences | None = None
     ) -> SpelledSentences:
-        """Sentences of `word|TAG`, as `vpps.data.read_tagged` reads them; arguments and errors of both."""
+        """Reads sentences of `word|TAG`; see `vpps.data.read_tagged` and `of` for arguments and errors."""
         sources, sentences = tagged_lines(*paths)
         return cls.of(sentences, min_count=min_count, like=like, sources=sources)
 
@@ -96,29 +96,29 @@ class SpelledSentences:
         return f"SpelledSentences({self.sentences!r}, {self.spellings!r})"
 
     def __getitem__(self, sentences: slice | ArrayLike) -> SpelledBatch:
-        """Some of the sentences, with the spellings of their rare words."""
+        """Selects some of the sentences as a batch, with the spellings of their rare words."""
         return SpelledBatch(self.sentences[sentences], self.spellings)
 
     def subset(self, sentences: slice | ArrayLike) -> SpelledSentences:
-        """Some of the sentences as a set of their own; see `GraphSet.subset`."""
+        """Returns some of the sentences as a new set; see `GraphSet.subset`."""
         return SpelledSentences(self.sentences.subset(sentences), self.spellings)
 
     def batches(
         self, size: int, *, seed: int = 1, epoch: int = 0, shuffle: bool = True, world: World | None = None
     ) -> Iterator[SpelledBatch]:
-        """Mini-batches, as `GraphSet.batches` makes them; divided by numbers of words."""
+        """Yields mini-batches; see `GraphSet.batches`. Shards have similar numbers of words."""
         for batch in self.sentences.batches(size, seed=seed, epoch=epoch, shuffle=shuffle, world=world):
             yield SpelledBatch(batch, self.spellings)
 
 
 class SpelledBatch:
-    """Some sentences, and the distinct rare words among theirs.
+    """Some sentences and the spellings of their rare words.
 
     Attributes:
-        sentences: n words in all.
-        all_spellings: of the set.
-        whole: the number of sentences of the mini-batch that this may be a part of.
-        n_vertices: the number of words.
+        sentences: the chains of words; n words in all.
+        all_spellings: the spellings of the whole set.
+        whole: number of sentences of the whole mini-batch, of which this batch may be a shard.
+        n_vertices: number of words.
         offsets: the words of sentence k are `offsets[k]:offsets[k + 1]`.
     """
 
@@ -131,12 +131,12 @@ class SpelledBatch:
         return len(self.sentences)
 
     def __getitem__(self, column: str) -> NDArray[Any]:
-        """A column of the words."""
+        """Returns a column of the words."""
         return self.sentences[column]
 
     @cached_property
     def rare(self) -> NDArray[np.bool_]:
-        """(n,): which words are spelled."""
+        """bool[n]: True for words with a spelling."""
         rare: NDArray[np.bool_] = self["spelling"] >= 0
         return rare
 
@@ -146,10 +146,10 @@ class SpelledBatch:
 
     @cached_property
     def spellings(self) -> GraphBatch:
-        """A chain of characters for each distinct rare word; none where all words are frequent.
+        """A chain of characters for each distinct rare word; empty if all words are frequent.
 
-        As sentences share them, their numbers are those that they have in the set, behind those of all sentences:
-        whichever process spells a word drops the same of it.
+        Sentences share spellings, so a spelling has the same example number in every shard: its number in the set,
+        after the numbers of all sentences. Every process therefore draws the same dropout for a word.
         """
         found = self.all_spellings[self._distinct[0]]
         found.numbers = self.whole + found.indices
@@ -157,7 +157,7 @@ class SpelledBatch:
 
     @cached_property
     def spelling(self) -> NDArray[np.int64]:
-        """(n,): which of `spellings` each rare word is; 0 for the others."""
+        """int64[n]: the index in `spellings` of each rare word; 0 for other words."""
         spelling = np.zeros(self.n_vertices, np.int64)
         spelling[self.rare] = self._distinct[1]
         return spelling

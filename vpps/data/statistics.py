@@ -1,4 +1,4 @@
-"""What a `GraphSet` holds, in figures."""
+"""Statistics of a `GraphSet`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Spread:
-    """The smallest, mean and largest of some counts."""
+    """Minimum, mean and maximum of some counts."""
 
     min: int
     mean: float
@@ -22,7 +22,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Column:
-    """What a column holds: `per` vertex, edge or graph, of `type` `int32` or `float32[50]`, from `min` to `max`."""
+    """A column: `per` is vertex, edge or graph; `type` is `int32` or `float32[50]`; values lie in `min` to `max`."""
 
     per: str
     type: str
@@ -32,17 +32,17 @@ class Column:
 
 @dataclass(frozen=True)
 class GraphStatistics:
-    """The figures of `vpps-data stat`.
+    """The statistics that `vpps-data stat` shows.
 
     Attributes:
-        graphs, vertices, edges: how many in all.
+        graphs, vertices, edges: total counts.
         vertices_per_graph, levels_per_graph, fan_in: spreads; fan-in is the number of children of a vertex.
-        arity: room for children of every vertex, or None where they are lists.
-        max_readers: the most vertices that read one: 1 in trees and chains.
-        kinds: vertices by the name of their kind.
-        columns: type and range of each.
-        vocabularies, classes: the number of names that integers of a column stand for.
-        bytes: of all arrays.
+        arity: number of children that a vertex has room for; None if children are lists.
+        max_readers: largest number of parents of one vertex: 1 in trees and chains.
+        kinds: number of vertices by kind name.
+        columns: type and range by column name.
+        vocabularies, classes: number of names per column.
+        bytes: size of all arrays.
     """
 
     graphs: int
@@ -61,7 +61,7 @@ class GraphStatistics:
 
     @classmethod
     def of(cls, graphs: GraphSet) -> GraphStatistics:
-        """Reads the whole set."""
+        """Computes the statistics; reads the whole set."""
         offsets, parents, children = graphs.edges()
         n, everything = int(offsets[-1]), graphs[:]
         kind = np.zeros(n, np.int8) if everything.kind is None else everything.kind

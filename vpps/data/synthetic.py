@@ -1,16 +1,16 @@
-"""Data made from rules: nothing to download, and only the right kind of network learns it.
+"""Generates data sets from rules: nothing to download, and only a suitable network can learn each set.
 
-| generator             | an example                           | what a network needs                               |
+| generator             | an example                           | a network must use                                 |
 | --------------------- | ------------------------------------ | -------------------------------------------------- |
 | `synthetic_treebank`  | a tree with labels                   | the tree: other brackets change labels             |
-| `synthetic_opinions`  | the same, brackets follow from words | the order of words                                 |
+| `synthetic_opinions`  | a tree that its words determine      | the order of words                                 |
 | `synthetic_sentences` | words and their tags                 | both directions; spelling, if names are coined     |
-| `synthetic_text`      | a sentence                           | a memory: verbs agree with subjects that are far   |
+| `synthetic_text`      | a sentence                           | a memory: verbs agree with distant subjects        |
 | `synthetic_parallel`  | a sentence and its translation       | the whole sentence                                 |
 | `synthetic_lattices`  | a lattice of characters and words    | the edges of words                                 |
 | `tournaments`         | a complete tree with one label       | the tree up to its root                            |
 
-Equal arguments give equal data on every machine and under every Python.
+Equal arguments give equal data on every machine and with every Python version.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ T = TypeVar("T")
 
 
 def pick(rng: random.Random, choices: Sequence[T]) -> T:
-    """One of them, each equally likely."""
-    # Of all the methods of Random, Python promises for random() alone that its numbers never change.
+    """Returns one of the choices, each equally likely."""
+    # Python guarantees stable numbers across versions for Random.random() alone.
     return choices[int(rng.random() * len(choices))]
 
 
 def _draw(one: Callable[[random.Random], T], n_train: int, n_dev: int, seed: int) -> tuple[list[T], list[T]]:
-    """Examples to train on, and examples to judge by."""
+    """Draws a training set and a development set."""
     rng = random.Random(seed)
     train, dev = ([one(rng) for _ in range(count)] for count in (n_train, n_dev))
     return train, dev
 
 
-# Trees: every phrase has a value from -2 to 2, and its label is the value + 2. Words have their own; a phrase gets its
-# value from its two parts:
+# Trees: every phrase has a value from -2 to 2; its label is the value + 2. Words have fixed values. The two parts of a
+# phrase determine its value:
 #
 #     negator     X      -sign(X)          not (very good)              -1
 #     intensifier X      2 sign(X)         very good                     2
@@ -79,17 +79,17 @@ _POLAR, _NEUTRAL = [word for word, value in _VALUES.items() if value], _WORDS[0]
 SCOPING, _CONTRAST = [*_FACTORS], "but yet though".split()
 
 Phrase = tuple[str, int, str]
-"""A tree in brackets, its value, and how it changes the phrase around it: its one word, "contrast" or nothing."""
+"""A bracketed tree, its value, and its effect on the enclosing phrase: its only word, "contrast" or an empty string."""
 
 
 def word_phrase(word: str) -> Phrase:
-    """A word as a phrase."""
+    """Returns a phrase of one word."""
     value = _VALUES.get(word, 0)
     return f"({value + 2} {word})", value, "" if word in _VALUES else word
 
 
 def compose(left: Phrase, right: Phrase) -> Phrase:
-    """The phrase of two parts, by the rules above."""
+    """Combines two phrases by the rules above."""
     (before, value, role), (behind, right_value, right_role) = left, right
     if role in _FACTORS:
         value = _FACTORS[role] * ((right_value > 0) - (right_value < 0))
@@ -101,19 +101,19 @@ def compose(left: Phrase, right: Phrase) -> Phrase:
 
 
 def synthetic_treebank(n_train: int = 2000, n_dev: int = 400, seed: int = 1) -> Treebank:
-    """Random labelled trees, binary, five classes; equal arguments give equal trees everywhere.
+    """Generates random binary trees with labels of five classes; equal arguments give equal trees everywhere.
 
-    The sentences have 4 to 24 words, 14 on average, of 121 different ones; SST has 8544 and 1101 trees of 19 words on
-    average, of some 18000.
+    The sentences have 4 to 24 words, 14 on average, from a vocabulary of 121. For comparison, SST has 8544 and 1101
+    trees of 19 words on average, from a vocabulary of about 18000.
     """
     return Treebank(*_draw(lambda rng: parse_tree(_phrase(rng, pick(rng, TREE_LENGTHS))[0]), n_train, n_dev, seed))
 
 
 def synthetic_opinions(n_train: int = 2000, n_dev: int = 400, seed: int = 1) -> Treebank:
-    """The same for models that are given no trees: here the brackets follow from the words.
+    """Generates trees like `synthetic_treebank`, but the words determine the brackets, for models that see no trees.
 
-    A negator, intensifier or diminisher always takes the one word behind it; values are then added from left to right:
-    `(((the (not funny)) (very dull)) plot)`. The sentences have 2 to 12 words.
+    A negator, intensifier or diminisher always applies to the next word alone. Values are then added from left to
+    right: `(((the (not funny)) (very dull)) plot)`. The sentences have 2 to 12 words.
     """
 
     def one(rng: random.Random) -> Phrase:
@@ -123,7 +123,7 @@ def synthetic_opinions(n_train: int = 2000, n_dev: int = 400, seed: int = 1) -> 
 
 
 def _phrase(rng: random.Random, length: int) -> Phrase:
-    """A phrase of so many words."""
+    """Draws a phrase of `length` words."""
     if length == 1:
         return word_phrase(pick(rng, _POLAR if rng.random() < 0.45 else _NEUTRAL))
     if rng.random() < 0.3:
@@ -137,21 +137,21 @@ def _phrase(rng: random.Random, length: int) -> Phrase:
 
 
 def _unit(rng: random.Random) -> Phrase:
-    """A word of a plain sentence, with what stands before it."""
+    """Draws one word, or a scoping word and the word that it applies to."""
     if rng.random() < 0.4:
         return compose(word_phrase(pick(rng, SCOPING)), word_phrase(pick(rng, _POLAR)))
     return word_phrase(pick(rng, _POLAR if rng.random() < 0.3 else _NEUTRAL))
 
 
-# Tags: names themselves tell nothing, and may be several words long; what stands around a name tells its type.
+# Tags: a name may be several words long. The name itself carries no information; the words around it give its type.
 #
 #     title       NAME             mr arden vale            PER
 #                 NAME  speech     arden vale said          PER
 #     place       NAME             near the old arden       LOC, but
 #                 NAME  company    near the old arden inc   ORG, whatever precedes it
 #
-# So the first word of a name may have its cue three words further right, or three to the left. A coined name occurs
-# nowhere else, has no cue, and tells by its ending what it is.
+# So the cue for the first word of a name may be three words to its right, or three words to its left. A coined name
+# occurs only once and has no cue; its ending gives its type.
 
 NAMES = (
     "arden vale moreno lindal castor orly brandt halden merrow tavis quill sorrel denby marsh weller dorn fenwick "
@@ -171,12 +171,12 @@ _SYLLABLES = "ba ke lo mi nu pra ste dri vo gu ha je zi fla tro ry".split()
 def synthetic_sentences(
     n_train: int = 1500, n_dev: int = 300, seed: int = 1, *, coined: bool = False
 ) -> tuple[list[list[Token]], list[list[Token]]]:
-    """Random tagged sentences to train on and to judge by; equal arguments give equal sentences everywhere.
+    """Generates random tagged sentences for training and development; equal arguments give equal sentences everywhere.
 
-    Tags are O and, in all words of a name, I-PER, I-LOC or I-ORG. Sentences have 6 to 31 words, 16 on average.
+    Words of a name have the tag I-PER, I-LOC or I-ORG, others O. Sentences have 6 to 31 words, 16 on average.
 
     Args:
-        coined: a third of the names are made up.
+        coined: replace a third of the names by invented words.
     """
     return _draw(lambda rng: _tagged_sentence(rng, coined), n_train, n_dev, seed)
 
@@ -189,12 +189,12 @@ def _tagged_sentence(rng: random.Random, coined: bool) -> list[Token]:
             before, name, kind, behind = _coined(rng) if coined and rng.random() < 1 / 3 else _name(rng)
             tags = ["O"] * len(before) + [f"I-{kind}"] * len(name) + ["O"] * len(behind)
             tokens += zip([*before, *name, *behind], tags, strict=True)
-        tokens.append((pick(rng, _FILLERS), "O"))  # so that no two names are neighbours
+        tokens.append((pick(rng, _FILLERS), "O"))  # keeps names apart
     return tokens
 
 
 Name = tuple[Sequence[str], Sequence[str], str, Sequence[str]]
-"""The words before it, its own, its type, the words behind it."""
+"""A name: the words before it, its own words, its type, the words after it."""
 
 
 def _coined(rng: random.Random) -> Name:
@@ -216,20 +216,19 @@ def _name(rng: random.Random) -> Name:
     return place if rng.random() < 0.5 else [], name, "ORG", [pick(rng, COMPANIES)]
 
 
-# Text, and its translation.
+# Text and translation.
 #
 #     sentence  ->  phrase VERB [adverb]
 #     phrase    ->  determiner [adjective] NOUN [clause]
 #     clause    ->  preposition phrase  |  that phrase VERB
 #
-# A verb has the number of the noun that is its subject, and a noun that of its determiner; any number of phrases may
-# stand between them: "every author near the critics that this actor admires sleeps quietly". The verb that ends a
-# clause is of the phrase within it, so clauses are brackets that close in reverse order.
+# A verb agrees in number with its subject, and a noun with its determiner. Any number of phrases may stand between verb
+# and subject: "every author near the critics that this actor admires sleeps quietly". The verb at the end of a clause
+# belongs to the phrase inside that clause, so clauses nest like brackets.
 #
-# In the other language the words come in the opposite order, so that what is said first is known last. Nouns have a
-# gender, which determiners and adjectives share: "this old author", "this old critic" are "rohtuao dloo siho" and
-# "citirca dloa siha". In the plural these end in -i or -e. Stems are the English words read backwards, so that a person
-# can check them.
+# The other language reverses the word order, so a translation begins with the word that was read last. Nouns have a
+# gender; determiners and adjectives agree with it: "this old author", "this old critic" are "rohtuao dloo siho" and
+# "citirca dloa siha". Plurals end in -i or -e. Stems are English words spelled backwards, so a person can check them.
 
 DETERMINERS = ("this every a one".split(), "these all some many".split())
 NOUNS = "author critic actor pilot baker doctor lawyer painter singer farmer teacher sailor".split()
@@ -244,12 +243,12 @@ _NOUN_ENDINGS = {(False, 0): "o", (False, 1): "a", (True, 0): "i", (True, 1): "e
 def synthetic_text(
     n_train: int = 2000, n_dev: int = 400, seed: int = 1, depth: int = 3
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """Random sentences to train and to judge by; equal arguments give equal sentences everywhere.
+    """Generates random sentences for training and development; equal arguments give equal sentences everywhere.
 
-    They have 3 to 21 words, 8 or 9 on average, of 78 different ones.
+    They have 3 to 21 words, 8 or 9 on average, from a vocabulary of 78.
 
     Args:
-        depth: how many clauses may stand within each other.
+        depth: largest nesting depth of clauses.
     """
     return _draw(lambda rng: list(_sentence(rng, depth)), n_train, n_dev, seed)
 
@@ -258,19 +257,19 @@ Pairs = list[tuple[list[str], list[str]]]
 
 
 def synthetic_parallel(n_train: int = 3000, n_dev: int = 300, seed: int = 1, depth: int = 1) -> tuple[Pairs, Pairs]:
-    """Sentences and their translations, to train and to judge by; equal arguments give equal pairs everywhere.
+    """Generates sentences and translations for training and development; equal arguments give equal pairs everywhere.
 
     Args:
-        depth: as of `synthetic_text`. With one clause they have up to 10 words, 6 on average.
+        depth: see `synthetic_text`. At depth 1 the sentences have up to 10 words, 6 on average.
     """
     train, dev = synthetic_text(n_train, n_dev, seed, depth)
     return [(words, translate(words)) for words in train], [(words, translate(words)) for words in dev]
 
 
 def translate(sentence: Iterable[str]) -> list[str]:
-    """A sentence of `synthetic_text` in the other language."""
+    """Translates a sentence of `synthetic_text`."""
     translation: list[str] = []
-    ending = ""  # of the noun that follows: known before its determiner, as words come last first
+    ending = ""  # of the latest noun: in reverse order, a noun precedes its adjective and determiner
     for word in reversed(list(sentence)):
         singular = word.removesuffix("s")
         if singular in NOUNS:
@@ -304,23 +303,23 @@ def _noun_phrase(rng: random.Random, plural: bool, depth: int) -> Iterator[str]:
         yield pick(rng, TRANSITIVE) + "s" * (not other)
 
 
-# Lattices: an invented language has a lexicon of words of two to four characters, each of one of three categories that
-# its spelling does not tell, and some of its characters are marks. A sentence is a line of words and single characters;
-# its lattice has every word of the lexicon that can be read in it, also by accident. A character's tag is
+# Lattices: an invented language has a lexicon of words of two to four characters. Each word has one of three
+# categories, which its spelling does not reveal. Some characters are marks. A sentence is a row of words and single
+# characters; its lattice has every lexicon word that occurs in it, even by accident. The tag of a character is
 #
-#     0                                   where no word ends
-#     1 + category of the word            where the longest word that ends here does not follow a mark
-#     1 + (category + 1) modulo 3         where it does
+#     0                                   if no word ends there
+#     1 + category of the word            if the longest word that ends there does not follow a mark
+#     1 + (category + 1) modulo 3         if it follows a mark
 #
-# So a tag depends on which words end at a character, and on the character before the longest of them, which is what the
-# edges of a lattice carry past the characters in between.
+# So a tag depends on the words that end at its character, and on the character before the longest of these words.
+# Lattice edges carry this information past the characters in between.
 
 N_TAGS = 4
 _ALPHABET, _MARKS = "abcdefghijklmnopqrstuvwx", "vwx"
 
 
 def synthetic_lattices(n_train: int = 1500, n_dev: int = 300, seed: int = 1) -> tuple[GraphSet, GraphSet]:
-    """Train and dev set in the form of `read_lattices`; equal arguments give equal lattices everywhere.
+    """Generates training and development sets like those of `read_lattices`; equal arguments give equal lattices.
 
     The sentences have 8 to 32 characters, 20 on average; Weibo has 1147 and 113 sentences of 44 on average.
     """
@@ -353,7 +352,7 @@ def synthetic_lattices(n_train: int = 1500, n_dev: int = 300, seed: int = 1) -> 
 
 
 def longest_words(sentence: str, lexicon: Mapping[str, int]) -> list[list[str]]:
-    """The words that end at each character, the longest one first."""
+    """Returns the words that end at each character, longest first."""
     longest = max(map(len, lexicon))
     return [
         [sentence[start:end] for start in range(max(0, end - longest), end - 1) if sentence[start:end] in lexicon]
@@ -362,7 +361,7 @@ def longest_words(sentence: str, lexicon: Mapping[str, int]) -> list[list[str]]:
 
 
 def tag_of(sentence: str, end: int, words: list[str], lexicon: Mapping[str, int]) -> int:
-    """The tag of the character before `end`, at which these words end."""
+    """Returns the tag of the character before `end`, given the words that end there."""
     if not words:
         return 0
     start = end - len(words[0])
@@ -370,27 +369,27 @@ def tag_of(sentence: str, end: int, words: list[str], lexicon: Mapping[str, int]
     return 1 + (lexicon[words[0]] + marked) % (N_TAGS - 1)
 
 
-# Tournaments: every word plays rock, paper or scissors (its number modulo 3: 0, 1, 2). Two neighbours meet, and the
-# winner (paper beats rock, scissors beat paper, rock beats scissors; equals stay) meets the winner next to it, up to
-# the root, whose winner is the label. The same words in another order may have another winner.
+# Tournaments: every word plays rock, paper or scissors (its number modulo 3: 0, 1, 2). Neighbours play each other, then
+# the winners play each other, and so on up to the root: paper beats rock, scissors beat paper, rock beats scissors, and
+# a tie changes nothing. The winner at the root is the label. Another order of the words may have another winner.
 
 PLAYS = ("rock", "paper", "scissors")
 
 
 def tournaments(n_trees: int, leaves: int, *, n_words: int = 30, seed: int = 1) -> GraphSet:
-    """Random complete trees; equal arguments give equal trees.
+    """Generates random complete trees; equal arguments give equal trees.
 
     Args:
-        n_trees: how many.
-        leaves: of each, a power of two, at least 2.
-        n_words: words are 0 to n_words - 1.
+        n_trees: number of trees.
+        leaves: leaves per tree, a power of two, at least 2.
+        n_words: number of words; words are numbered 0 to n_words - 1.
 
     Returns:
-        A set of kinds leaf and inner, with the column `word` of vertices (-1 inside) and the column `label` of graphs.
-        Vertices of a tree: its leaves from left to right, then level by level, the root last.
+        A set with the kinds leaf and inner, a vertex column `word` (-1 at inner vertices) and a graph column `label`.
+        The vertices of a tree are its leaves from left to right, then each level, the root last.
 
     Raises:
-        DataError: there is no such tree, a number is below 1, or there would be 2**31 vertices or more.
+        DataError: `leaves` is not such a power, a number is below 1, or there would be 2**31 vertices or more.
     """
     if leaves < 2 or leaves & (leaves - 1):
         raise DataError(f"a complete binary tree has 2, 4, 8, ... leaves, not {leaves}")
@@ -400,8 +399,8 @@ def tournaments(n_trees: int, leaves: int, *, n_words: int = 30, seed: int = 1) 
     if n_trees * size >= 2**31:
         raise DataError(f"{n_trees} trees of {leaves} leaves: expected fewer than 2**31 vertices in all")
     words = np.random.default_rng(seed).integers(0, n_words, (n_trees, leaves))
-    # Vertex i of a level has the children 2 i and 2 i + 1 of the level below, and all levels together begin at 0: so
-    # vertex `leaves` + j has the children 2 j and 2 j + 1.
+    # Vertex i of a level has the children 2 i and 2 i + 1 of the level below. Vertex numbers continue from level to
+    # level, so vertex `leaves` + j has the children 2 j and 2 j + 1.
     children = np.full((size, 2), -1)
     children[leaves:] = np.arange(2 * leaves - 2).reshape(-1, 2)
     column = np.full((n_trees, size), -1, np.int32)

@@ -1,12 +1,12 @@
-"""Labelled trees in the Penn bracket form of the Stanford Sentiment Treebank (SST), one tree a line.
+"""Reads labelled trees in the Penn bracket form of the Stanford Sentiment Treebank (SST), one tree per line.
 
     (3 (2 The) (4 (3 gorgeously) (2 elaborate)))
 
-A node is `(label word)` or `(label child child ...)`: the label a non-negative integer, any number of children.
-Words are kept as they are written (`-LRB-`, `-RRB-` and `\\/` are not unescaped), so that a tree prints as it was
-read. Only blanks and tabs separate: a no-break space belongs to its word (SST has `8 1\\/2` with one).
+A node is `(label word)` or `(label child child ...)`, with a non-negative integer label and any number of children.
+Words stay as written (`-LRB-`, `-RRB-` and `\\/` are not unescaped), so a tree prints as it was read. Only blanks and
+tabs separate words; a no-break space is part of its word (SST has `8 1\\/2` with one).
 
-Nothing recurses, so the depth of a tree is limited by memory alone.
+The code does not recurse, so memory alone limits the depth of a tree.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from vpps.values import as_path
 
 BRACKETS = re.compile(r"[()]|[^() \t]+")
 
-_LABEL_DIGITS = 100  # Python's int refuses thousands of them with an error of its own
+_LABEL_DIGITS = 100  # for thousands of digits, Python's int raises an error of its own
 
-# The states of the reader, each written as what it expects next: the text of its error message.
+# States of the parser. Their values name the expected token in error messages.
 _OPEN = "'(' at the start of a tree"
 _LABEL = "an integer label after '('"
 _BODY = "a word or '(' after the label"
@@ -49,7 +49,7 @@ class Tree:
     labels: NDArray[np.int32]
     """(n,) the label of every node."""
     offsets: NDArray[np.int32]
-    """(n + 1,) where the children of every node begin in `children`."""
+    """(n + 1,) the start of every node's children in `children`."""
     children: NDArray[np.int32]
     """(n - 1,) node numbers."""
     tokens: tuple[str, ...]
@@ -67,12 +67,12 @@ class Tree:
         return int(np.diff(self.offsets).max())
 
     def child_lists(self) -> Iterator[list[int]]:
-        """The children of every node, in post-order, as plain ints."""
+        """Yields the children of every node, in post-order, as plain ints."""
         children = self.children.tolist()
         return (children[begin:end] for begin, end in pairwise(self.offsets.tolist()))
 
     def nodes(self) -> Iterator[tuple[int, list[int]]]:
-        """Every node in post-order as `(word, children)`, plain ints: what it takes to build a network.
+        """Yields `(word, children)` of every node in post-order, as plain ints, for building a network.
 
             states = []
             for word, children in tree.nodes():
@@ -86,9 +86,9 @@ class Tree:
         return zip(self.words.tolist(), self.child_lists(), strict=True)
 
     def __str__(self) -> str:
-        """The tree in bracket form: `str(parse_tree(line)) == line` for a line with single blanks."""
+        """Returns the bracket form: `str(parse_tree(line)) == line` for a line with single blanks."""
         opening: list[list[str]] = []  # per leaf: the nodes that begin with it, innermost first
-        closing: list[int] = []  # per leaf: how many nodes end with it
+        closing: list[int] = []  # per leaf: the number of nodes that end with it
         spans: list[tuple[int, int]] = []  # per node: its first and last leaf
         for label, children in zip(self.labels.tolist(), self.child_lists(), strict=True):
             if children:
@@ -105,28 +105,28 @@ class Tree:
 
 
 class Treebank(NamedTuple):
-    """Trees to learn from and trees to judge by."""
+    """Trees for training and trees for development."""
 
     train: list[Tree]
     dev: list[Tree]
 
 
 def load_treebank(directory: str | Path, n_classes: int | None = None) -> Treebank:
-    """Reads `train.txt` and `dev.txt` of a directory; see `read_trees`."""
+    """Reads `train.txt` and `dev.txt` in a directory; see `read_trees`."""
     folder = as_path(directory, "load_treebank", DataError)
     return Treebank(*(read_trees(folder / name, n_classes) for name in ("train.txt", "dev.txt")))
 
 
 def read_trees(path: str | Path, n_classes: int | None = None) -> list[Tree]:
-    """Reads a file of bracketed trees, one a line; blank lines are skipped.
+    """Reads a file of bracketed trees, one per line; skips blank lines.
 
     Args:
         path: a UTF-8 text file; compressed by gzip if its name ends in `.gz`.
-        n_classes: when given, labels must be smaller than this.
+        n_classes: upper bound of the labels, exclusive.
 
     Raises:
-        DataError: the file cannot be read, holds no tree, or a line is malformed: `train.txt:17:42: expected ...`
-            gives file, line and column (both from 1, the column in characters).
+        DataError: the file cannot be read, holds no tree, or has a malformed line. `train.txt:17:42: expected ...`
+            gives file, line and column (both from 1; the column counts characters).
     """
     trees = located_trees(path, n_classes)
     if not trees:
@@ -135,7 +135,7 @@ def read_trees(path: str | Path, n_classes: int | None = None) -> list[Tree]:
 
 
 def located_trees(path: str | PathLike[str], n_classes: int | None) -> dict[str, Tree]:
-    """The trees of a file, by file and line; see `read_trees`, but there may be none."""
+    """Returns the trees of a file, by file and line. Accepts a file without trees; see `read_trees`."""
     lines = ((f"{path}:{number}", text) for number, text in read_lines(path) if text.strip())
     return {source: parse_tree(text, n_classes, source=source) for source, text in lines}
 
@@ -145,11 +145,11 @@ def parse_tree(text: str, n_classes: int | None = None, *, source: str = "<strin
 
     Args:
         text: one line, for example `(3 (2 a) (4 masterpiece))`.
-        n_classes: when given, labels must be smaller than this.
+        n_classes: upper bound of the labels, exclusive.
         source: file and line for error messages.
 
     Raises:
-        DataError: the text is malformed; the message gives source, column and what was expected.
+        DataError: the text is malformed. The message gives the source, the column and the expected token.
     """
     n_labels = np.iinfo(np.int32).max if n_classes is None else n_classes
     labels: list[int] = []

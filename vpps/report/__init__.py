@@ -1,13 +1,13 @@
-"""What a user can look at: kernels, plans, scripts, cells, graphs, where the time of a launch went.
+"""Reports for users: kernels, plans, scripts, cells, graphs, and the time of launches.
 
-`inspection.py` is where `handle.inspect` and `vpps-inspect` begin; `plan_report.py`, `script_report.py`, `cells.py`,
-`kernel_report.py` and `listing.py` have a report each.
+`inspection.py` is the entry point of `handle.inspect` and `vpps-inspect`. `plan_report.py`, `script_report.py`,
+`cells.py`, `kernel_report.py` and `listing.py` contain one report each.
 
-Timelines: a kernel of the same templates records every executed instruction; without it the source is the same to the
-byte. On cuda thread 0 of a block stamps `clock64`; pairs with `globaltimer` at both ends of a run let the host put all
-blocks on its own clock (`runtime/stamps.py`). Records come back by launch parity, on the copy stream. `trace.py`
-collects them, `critical.py` follows the virtual processor that arrived last at each barrier, `summary.py` adds up.
-`perfetto.py` writes files, which Perfetto's own importer reads in a test.
+Timelines come from a kernel of the same templates that records every executed instruction. Without recording, the
+source is identical to the byte. On cuda, thread 0 of a block reads `clock64`. Pairs with `globaltimer` at both ends of
+a run let the host convert all blocks to its own clock (`runtime/stamps.py`). The copy stream returns records by launch
+parity. `trace.py` collects them. `critical.py` follows the virtual processor that arrived last at each barrier.
+`summary.py` computes totals. `perfetto.py` writes files; a test reads them with Perfetto's own importer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __dir__ = __all__.copy  # completion shows nothing else
 
 
 def _import_late(name: str) -> object:
-    """Modules of reports are imported when they are first used; what `explain` and timelines need is small."""
+    """Import report modules on first use; `explain` and timelines need only small ones."""
     if name in __all__:
         return getattr(import_module("vpps.report.inspection"), name)
     raise AttributeError(f"module 'vpps.report' has no attribute {name!r}")

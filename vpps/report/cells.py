@@ -1,4 +1,4 @@
-"""What the cell compiler makes of a cell: its nodes before and after every pass, its parts, its instructions."""
+"""Report on the compilation of cells: nodes before and after every pass, parts, instructions."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ from vpps.text import Text, counted
 _NO_OPERATORS = (Form.ARGUMENT, Form.PARAMETER, Form.INDEX, Form.LOOKUP, Form.CONCAT, *VIEWS)
 
 Stage = tuple[str, str, TracedCell]
-"""Name of a pass, what it did, the cell that it left."""
+"""Name of a pass, description of its changes, resulting cell."""
 
 
 def cells_text(plan: Plan, planner: Planner, name: str | None = None) -> Text:
-    """What became of each cell of a graph, whose plan a planner has made; single operations are left out if there are
-    other cells.
+    """Report on each cell of a planned graph. Omit single operations if there are other cells.
 
     Args:
-        name: only the cells of this name, or with it after a dot.
+        name: show only the cells of this name, or with this name after a dot.
 
     Raises:
         GraphError: there is no such cell.
@@ -54,7 +53,7 @@ def cells_text(plan: Plan, planner: Planner, name: str | None = None) -> Text:
 def _paragraphs(
     recorded: Block, blocks: Sequence[PlannedBlock], planner: Planner, training: bool
 ) -> Iterator[Iterable[str]]:
-    """Stages, parts and instructions of a cell."""
+    """Yield stages, parts and instructions of a cell."""
     cell, constants = recorded.pattern, recorded.cell.constants
     takes = ", ".join(_arguments(cell))
     yield [f"cell {cell.name} of ({takes}), {counted(len(recorded), 'vertex', 'vertices')}"]
@@ -74,7 +73,7 @@ def _paragraphs(
 def _stages(
     cell: TracedCell, blocks: Sequence[PlannedBlock], in_parts: bool, planner: Planner, training: bool
 ) -> Iterator[Stage]:
-    """What was traced, then what each pass on the nodes of the cell left."""
+    """Yield the traced cell, then the result of each pass on its nodes."""
     traced = cell
     yield "traced", "", cell
     for name, node_pass in NODE_PASSES:
@@ -91,7 +90,7 @@ def _stages(
 
 
 def _stage(name: str, said: str, cell: TracedCell, constants: tuple[float, ...]) -> list[str]:
-    """A heading, a line for each node that a result depends on, and the results."""
+    """Format a heading, a line for each node that a result depends on, and the results."""
     cell = cell.closed(constants)
     live = live_nodes(cell.nodes, cell.outputs)
     nodes = [(i, node) for i, node in enumerate(cell.nodes) if live[i]]
@@ -107,7 +106,7 @@ def _stage(name: str, said: str, cell: TracedCell, constants: tuple[float, ...])
 def _code(
     lowered: LoweredCell, part: str, planner: Planner, training: bool, constants: tuple[float, ...]
 ) -> Iterator[list[str]]:
-    """Instructions of a cell or of a part of it, by phase: before fusion, and after it if that changed anything."""
+    """Yield the instructions of a cell or part by phase: before fusion, and after it if fusion changed anything."""
     cell, exclusive = lowered.cell.closed(constants), planner.cells.exclusive
     as_before = lowered.first_same_row, lowered.taken_back, training, lowered.unread
     unfused, fused = (
@@ -137,7 +136,7 @@ def _heading(what: str, instructions: Sequence[Instr]) -> str:
 
 
 def _listing(instructions: Sequence[Instr], words: InstructionWords) -> Iterator[str]:
-    """In the order of execution."""
+    """Format instructions in the order of execution."""
     in_order = sorted(instructions, key=lambda i: i.group)
     group = in_order[0].group
     for i in in_order:

@@ -1,4 +1,4 @@
-"""Who waited for whom, and the critical path of a launch: what would have had to be faster for it to end earlier."""
+"""Finds the last signal before every wait, and the critical path, which determines the duration of a launch."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _TARGET = HEAD_WORDS + [f.name for f in FORMS["Wait"]].index("target")
 
 
 def releases(timeline: Timeline) -> Iterator[tuple[int, int]]:
-    """(record of a wait, record of the signal that was the last it needed), where both are recorded. The record of a
-    barrier is of both.
+    """Yield (record of a wait, record of the last signal that it needed) if both are recorded.
 
-    A wait ends when a counter has reached a target: with the signal to it that came as the so-many-th. Signals count at
-    some moment of their execution; they are taken to do so in the order in which they began.
+    A barrier has one record for signal and wait. A wait ends when a counter reaches a target, so signal number `target`
+    of this counter ends it. A signal counts at an unknown moment of its execution. This function assumes that signals
+    count in the order in which they began.
     """
     script, records = timeline.plan.script, timeline.records
     opcodes = script[records["position"]] & 0xFFFF
     signals = np.flatnonzero(np.isin(opcodes, _SIGNAL))
     first = np.searchsorted(records["vp"][signals], records["vp"][signals])
-    # Where a clock is too coarse to tell, everybody's n-th signal comes before anybody's next one.
+    # At equal times, the n-th signals of all virtual processors precede their next signals.
     order = signals[np.lexsort((np.arange(len(signals)) - first, records["start"][signals]))]
     counters = script[records["position"][order] + _COUNTER]
     by_counter = {int(c): order[counters == c] for c in np.unique(counters)}
@@ -44,7 +44,7 @@ def releases(timeline: Timeline) -> Iterator[tuple[int, int]]:
 
 
 class Segment(NamedTuple):
-    """A stretch of the path: what a virtual processor did from `start` to `end` (nanoseconds)."""
+    """A segment of the path: the activity of a virtual processor from `start` to `end` (nanoseconds)."""
 
     name: str
     cell: str
@@ -55,13 +55,12 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """The path, first segment first. The segments follow each other without gaps: together they last as long as the
-    launch.
+    """The critical path of a launch. Its segments have no gaps and together last as long as the launch.
 
     Attributes:
-        segments: of the path.
-        awaited: for each virtual processor, at how many waits of others it was the last to come.
-        delayed: seconds that these others waited, in all.
+        segments: segments of the path, in order of time.
+        awaited: for each virtual processor, the number of waits of others at which it arrived last.
+        delayed: for each virtual processor, the seconds for which others waited at these waits.
     """
 
     segments: tuple[Segment, ...]
@@ -70,8 +69,11 @@ class CriticalPath:
 
 
 def critical_path(timeline: Timeline) -> CriticalPath:
-    """Walk back from the last end: through the instructions of that virtual processor to a wait that another one ended,
-    on with the instructions of that one before it gave the signal, and so on."""
+    """Trace the critical path of a launch back from the last end.
+
+    Follow the instructions of its virtual processor back to a wait that another one ended. Continue with the
+    instructions of the other one before its signal, and so on.
+    """
     records, activities, of = timeline.records, timeline.activities, timeline.activity_of.tolist()
     vps, starts, ends = (records[name].tolist() for name in ("vp", "start", "end"))
     released = dict(releases(timeline))
@@ -81,7 +83,7 @@ def critical_path(timeline: Timeline) -> CriticalPath:
             awaited[vps[signal]] += 1
             delayed[vps[signal]] += (ends[wait] - starts[wait]) * 1e-9
     path: list[Segment] = []
-    reached = [len(vps)] * timeline.n_vps  # earliest record of each on the path: equal times must not lead in a circle
+    reached = [len(vps)] * timeline.n_vps  # earliest record of each on the path; prevents cycles at equal times
     k = max(range(len(ends)), key=ends.__getitem__)
     time = ends[k]
     while True:

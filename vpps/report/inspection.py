@@ -1,4 +1,4 @@
-"""Inspection: what a handle would compile and launch for a graph, to be looked at; nothing runs, no GPU is needed."""
+"""Inspection: shows what a handle would compile and launch for a graph. Nothing runs, and no GPU is needed."""
 
 from __future__ import annotations
 
@@ -35,20 +35,19 @@ from vpps.text import Text, counted
 
 @dataclass(frozen=True, repr=False)
 class Inspection:
-    """A graph in one configuration of a kernel; made by `vpps.report.inspect` or `Handle.inspect`.
+    """A graph, planned for one configuration of a kernel; `vpps.report.inspect` and `Handle.inspect` return it.
 
-    It gives text by the names of the commands of `vpps-inspect`; a trace comes from `Handle.trace`, as it takes
-    launches.
+    Its texts have the names of the `vpps-inspect` commands. A trace needs launches, so `Handle.trace` records it.
 
     Attributes:
-        target: its name.
-        arch: "sm_90"; of cpu the instruction set ("avx512"); "" of simt.
-        planner: has made the plan, and keeps what it knows of cells.
-        graph_made: what is planned.
-        plan_made: the plan itself.
-        spec: what the kernel must be able to do.
-        arrangement: what of the weights is on the chip.
-        kernel: where it was compiled with the plan; None: it is when something asks for it.
+        target: name of the target.
+        arch: "sm_90" on cuda, the instruction set on cpu ("avx512"), "" on simt.
+        planner: the planner of the plan, with its data on cells.
+        graph_made: the planned graph.
+        plan_made: the plan.
+        spec: required features of the kernel.
+        arrangement: placement of weights on the chip.
+        kernel: the kernel that was compiled with the plan; None if there is none, then `compiled` compiles it.
     """
 
     target: str
@@ -73,12 +72,12 @@ class Inspection:
 
     @property
     def graph(self) -> Drawing:
-        """The graph, to be drawn."""
+        """A drawing of the graph."""
         return draw(self.graph_made)
 
     @cached_property
     def plan(self) -> PlanReport:
-        """Levels, stages, steps, barriers, memory, lists."""
+        """The report on levels, stages, steps, barriers, memory and lists."""
         return PlanReport(self.plan_made, self.planner)
 
     @property
@@ -88,14 +87,14 @@ class Inspection:
 
     @property
     def cell(self) -> str:
-        """Each cell before and after every pass of the cell compiler."""
+        """The report on each cell before and after every pass of the cell compiler."""
         return cells_text(self.plan_made, self.planner)
 
     def source(self, named: bool = False) -> str:
-        """Source of the kernel: what the compiler gets.
+        """Return the source of the kernel, as passed to the compiler.
 
         Args:
-            named: name the headers instead of putting their text in; what is left depends on the model (cuda, simt).
+            named: include the headers by name, not as text; the remaining text depends on the model (cuda, simt).
         """
         if not self._row.is_gpu:
             return cpu_source(named, self.spec.rounds)
@@ -104,10 +103,10 @@ class Inspection:
         return Text(self._row.render(self.spec.made_for(self.target, self.planner.distribution.all_vps), named))
 
     def tails(self) -> str:
-        """Source of what the cells of the graph add to the kernel of the cpu target: a library of its own.
+        """Return the source of the tails, the fused code of the graph's cells: a separate library on the cpu target.
 
         Raises:
-            HandleError: another target, whose kernel has them in it, or there are none.
+            HandleError: there are no tails, or another target has them in its kernel.
         """
         if self._row.is_gpu:
             raise HandleError(f"tails: target {self.target!r} has them in the kernel; look at its source")
@@ -116,26 +115,26 @@ class Inspection:
         return Text(render_tails(tuple(self.spec.tails), tile_of_machine()))
 
     def asm(self, tails: bool = False) -> str:
-        """Assembler of the compiled kernel, or of its tails, on the cpu target.
+        """Return the assembler of the compiled kernel, or of its tails, on the cpu target.
 
         Raises:
-            HandleError: another target, or there are no tails.
-            CompileError: there is no compiler, or no objdump.
+            HandleError: the target is not cpu, or there are no tails.
+            CompileError: the compiler or objdump is missing.
         """
         if "asm" not in self._row.listings:
-            raise HandleError(f"asm: target {self.target!r} is no processor of the host; look at its ptx or sass")
+            raise HandleError(f"asm: target {self.target!r} is not a host processor; look at its ptx or sass")
         if not tails:
             return cpu_asm(self.spec.rounds)
         self.tails()
         return listing.asm(build_tails(tuple(self.spec.tails)))
 
     def ptx(self) -> str:
-        """Intermediate code of the kernel (cuda). Raises HandleError for another target, CompileError."""
+        """Return the intermediate code of the kernel (cuda). Raises HandleError for another target, CompileError."""
         self._check_shows("ptx")
         return listing.ptx(self.source(), self.arch)
 
     def sass(self) -> str:
-        """Machine code of the compiled kernel (cuda). Raises HandleError for another target, CompileError."""
+        """Return the machine code of the kernel (cuda). Raises HandleError for another target, CompileError."""
         self._check_shows("sass")
         return listing.sass(self.compiled.binary)
 
@@ -145,12 +144,12 @@ class Inspection:
 
     @property
     def resources(self) -> str:
-        """What the compiled kernel needs. Raises CompileError if a compiler is missing or cannot do it."""
+        """The resources of the compiled kernel. Raises CompileError if the compiler is missing or fails."""
         return kernels_text([self.compiled])
 
     @cached_property
     def compiled(self) -> Specialized:
-        """The kernel, compiled now if it has not been. Raises CompileError if that cannot be."""
+        """The compiled kernel; the first access compiles it if needed. Raises CompileError if compilation fails."""
         if self.kernel is not None:
             return self.kernel
         parameters = self.planner.distribution
@@ -158,17 +157,17 @@ class Inspection:
 
 
 def cpu_source(named: bool = False, rounds: bool = False) -> str:
-    """Source of the kernel of the cpu target, the same for all models.
+    """Return the source of the cpu target's kernel, which all models share.
 
     Args:
-        named: name the headers instead of putting their text in.
-        rounds: products may round what they multiply.
+        named: include the headers by name, not as text.
+        rounds: products may round their operands.
     """
     return Text(render_cpu(tile_of_machine(), named, rounds))
 
 
 def cpu_asm(rounds: bool = False) -> str:
-    """Assembler of the kernel of the cpu target. Raises CompileError if there is no compiler, or no objdump."""
+    """Return the assembler of the cpu target's kernel. Raises CompileError if the compiler or objdump is missing."""
     return listing.asm(build_cpu(rounds)[0])
 
 
@@ -186,23 +185,24 @@ def inspect(
     clip_norm: float | None = None,
     compiled: bool = False,
 ) -> Inspection:
-    """Plan a graph as a handle would; launch nothing.
+    """Plan a graph like a handle, without a launch.
 
     Args:
-        model: its parameters; the weights do not matter.
+        model: model of the parameters; weights do not matter.
         example: a graph and its loss.
-        target: its name.
-        arch, device, sms: of a GPU that need not be there, see `vpps.specialize`; default: the one that is, if any.
-        configuration: virtual processors, policy, schedule, distribution over the chip, passes; default: as a handle's.
+        target: name of the target.
+        arch, device, sms: properties of a GPU, which this machine need not have; see `vpps.specialize`. The default is
+            this machine's GPU, if any.
+        configuration: virtual processors, policy, schedule, distribution over the chip, passes; default: a handle's.
         train: False for inference alone.
         optimizer: default `SGD`.
         clip_norm: bound of the gradients' norm, or None.
-        compiled: have the kernel compiled, too. On a GPU what the chip holds may depend on that: of a kernel that
-            spills, less. Without, it is what is tried first.
+        compiled: also compile the kernel. A GPU kernel that spills then holds less on the chip. Without compilation,
+            the inspection shows the first attempt.
 
     Raises:
-        HandleError, GraphError, CapacityError: an argument is wrong, or what it forces does not fit.
-        CompileError: with `compiled`, that a compiler is missing or cannot do it.
+        HandleError, GraphError, CapacityError: an argument is wrong, or a placement that it forces does not fit.
+        CompileError: `compiled` is True and a compiler is missing or fails.
     """
     if not isinstance(model, Model):
         raise HandleError(f"inspect({model!r}): expected a vpps.Model")
@@ -248,7 +248,7 @@ def inspect(
 
 
 def _for_cpu(model: Model, graph: Graph, chosen: Configuration, update: Update | None) -> tuple[str, Distribution]:
-    """Instruction set, and places of the parameters."""
+    """Return the instruction set and the placement of the parameters."""
     tile = tile_of_machine()
     vps = default_vps(usable_cores(), update is not None) if chosen.vps is None else chosen.vps
     stacks = stacks_of(model, graph, update, chosen.passes, tile.panel, chosen.apart)

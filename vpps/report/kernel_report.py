@@ -1,4 +1,4 @@
-"""What compiled kernels need: registers, spills, memory, code; which weights each of them holds on the chip."""
+"""Report on compiled kernels: registers, spills, memory, code size, and weights held on the chip."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vpps.text import Text, in_bytes, table
 
 
 def kernels_text(kernels: Sequence[Specialized]) -> Text:
-    """A table of what kernels of one model need, a row each; below one of the tiers of matrices, a column each."""
+    """Return two tables for kernels of one model: resources by row, and tiers of matrices with a column per kernel."""
     rows = [_row(kernel) for kernel in kernels]
     heads = [head for head in rows[0] if any(row[head] is not None for row in rows)]
     lines = table(heads, [[row[head] for head in heads] for row in rows])

@@ -1,4 +1,4 @@
-"""Compiled kernels as people read them: assembler of the host, PTX and machine code of a GPU."""
+"""Disassembles compiled kernels: assembler of the host, PTX and machine code of a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECONDS = 300
 
 
 def asm(library: Path) -> Text:
-    """A compiled library of the host, disassembled by objdump. Raises CompileError if there is none."""
+    """Disassemble a compiled library of the host with objdump. Raises CompileError if objdump is missing."""
     for tool in ("objdump", "llvm-objdump"):
         if path := which(tool):
             return _output([path, "--disassemble", "--demangle", "--no-show-raw-insn", str(library)], library)
@@ -24,7 +24,7 @@ def asm(library: Path) -> Text:
 
 
 def nvdisasm() -> Path | None:
-    """NVIDIA's disassembler: of the wheel, else on PATH; None without."""
+    """Find NVIDIA's disassembler in the wheel, else on PATH. Return None if there is none."""
     try:
         files = metadata.files("nvidia-cuda-nvdisasm") or []
     except metadata.PackageNotFoundError:
@@ -37,7 +37,7 @@ def nvdisasm() -> Path | None:
 
 
 def sass(cubin: Path) -> Text:
-    """Machine code of a GPU, disassembled by nvdisasm. Raises CompileError if there is none."""
+    """Disassemble the machine code of a GPU with nvdisasm. Raises CompileError if nvdisasm is missing."""
     tool = nvdisasm()
     if tool is None:
         raise CompileError("the kernel cannot be disassembled, there is no nvdisasm: pip install nvidia-cuda-nvdisasm")
@@ -45,7 +45,7 @@ def sass(cubin: Path) -> Text:
 
 
 def ptx(source: str, arch: str) -> Text:
-    """What NVRTC makes of a kernel before it assembles that. Raises CompileError if there is no NVRTC."""
+    """Compile a kernel to PTX with NVRTC. Raises CompileError if NVRTC is missing."""
     from vpps.kernel.nvrtc import compile_ptx
 
     return Text(compile_ptx(source, arch))

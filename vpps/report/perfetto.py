@@ -1,12 +1,12 @@
-"""Timelines in the trace-event format (JSON): a file for ui.perfetto.dev.
+"""Writes timelines in the trace-event format (JSON), for ui.perfetto.dev.
 
 A process "vpps TARGET" has a thread for the host, one for launches, one for their critical path (`critical.py`), and
-one per virtual processor. Instructions are complete events (`ph` X); waiting is an event of its own category, also
-before a virtual processor's first instruction and after its last one, so that the events of a virtual processor cover
-the launch, as those of the critical path do. Arrows (flows) lead from the last one that came to a barrier to what those
-that waited for it do next. A counter says how many virtual processors work.
+one per virtual processor. Instructions are complete events (`ph` X). Waiting is an event of a separate category, also
+before the first and after the last instruction of a virtual processor. So the events of a virtual processor cover the
+launch, and so do the events of the critical path. Arrows (flows) lead from the last virtual processor at a barrier to
+the next event of those that waited for it. A counter shows the number of working virtual processors.
 
-The format is the Chromium project's "Trace Event Format". Times are microseconds, with all digits of nanoseconds.
+The format is the Chromium project's "Trace Event Format". Times are microseconds, with nanosecond resolution.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Event = dict[str, Any]
 
 PROCESS = 1
 HOST, LAUNCHES, PATH, FIRST_VP = 1, 2, 3, 4
-"""Threads. There is no thread 0: readers take it for an idle one."""
+"""Thread numbers. Thread 0 is not used because readers treat it as an idle thread."""
 
 
 def write_perfetto(path: str | Path, timelines: Sequence[Timeline], target: str) -> None:
-    """Write launches to a file, which appears complete or not at all.
+    """Write launches to a file. The file appears complete or not at all.
 
     Raises:
         KernelError: a timeline lacks records.
@@ -48,7 +48,7 @@ def write_perfetto(path: str | Path, timelines: Sequence[Timeline], target: str)
 
 
 def events(timelines: Sequence[Timeline], target: str) -> Iterator[Event]:
-    """All events of some launches, in this order."""
+    """Yield all events of the launches, in this order."""
     yield from _names(max((t.n_vps for t in timelines), default=0), target)
     zero = min((min(t.start, *(span.start for span in t.host)) for t in timelines), default=0)
     flows = count(1)
@@ -62,7 +62,7 @@ def events(timelines: Sequence[Timeline], target: str) -> Iterator[Event]:
 
 
 def _names(n_vps: int, target: str) -> Iterator[Event]:
-    """Metadata: what the process and its threads are called, and their order."""
+    """Yield metadata: names of the process and its threads, and the order of threads."""
     yield _metadata("process_name", HOST, name=f"vpps {target}")
     named = [(HOST, "host"), (LAUNCHES, "launches"), (PATH, "critical path")]
     named += [(FIRST_VP + vp, f"VP {vp}") for vp in range(n_vps)]
@@ -76,7 +76,7 @@ def _metadata(what: str, thread: int, **args: Any) -> Event:
 
 
 def _complete(name: str, category: str, thread: int, start: int, end: int, args: Event) -> Event:
-    """A complete event between two times in nanoseconds since the beginning of the file."""
+    """Return a complete event; start and end are nanoseconds since the beginning of the file."""
     return {
         "ph": "X", "name": name, "cat": category, "pid": PROCESS, "tid": thread, "ts": microseconds(start),
         "dur": microseconds(end - start), "args": args,
@@ -84,12 +84,12 @@ def _complete(name: str, category: str, thread: int, start: int, end: int, args:
 
 
 def microseconds(nanoseconds: int) -> float:
-    """Written in decimals they are exact, as long as a trace lasts less than three months."""
+    """Convert to microseconds. Their decimal form is exact for traces shorter than three months."""
     return nanoseconds / 1000
 
 
 def _launch(timeline: Timeline, number: int, zero: int) -> Iterator[Event]:
-    """The launch as a whole, and what every virtual processor did."""
+    """Yield events of the whole launch, of its critical path and of every virtual processor."""
     begin, end = timeline.start - zero, timeline.end - zero
     facts = {"instructions": len(timeline.records), "barriers": timeline.plan.n_barriers}
     yield _complete(f"launch {number}", "launch", LAUNCHES, begin, end, facts)
@@ -110,7 +110,7 @@ def _launch(timeline: Timeline, number: int, zero: int) -> Iterator[Event]:
 
 
 def _args(activity: Activity, launch: int) -> Event:
-    """What a click on an event shows."""
+    """Return the details that a click on an event shows."""
     found: Event = {"launch": launch, "phase": activity.phase, "instruction": activity.instruction}
     if activity.cell:
         found["cell"] = activity.cell
@@ -122,7 +122,7 @@ def _args(activity: Activity, launch: int) -> Event:
 
 
 def _arrows(timeline: Timeline, zero: int, flows: Iterator[int]) -> Iterator[Event]:
-    """From the signal that released a barrier to what each of those that waited for it does next."""
+    """Yield arrows from the last signal of a barrier to the next event of each virtual processor that waited."""
     records = timeline.records
     for wait, signal in releases(timeline):
         came, left = int(records["start"][signal]), int(records["end"][wait])
@@ -135,7 +135,7 @@ def _arrows(timeline: Timeline, zero: int, flows: Iterator[int]) -> Iterator[Eve
 
 
 def _counter(timeline: Timeline, zero: int) -> Iterator[Event]:
-    """How many virtual processors execute something else than a wait, whenever that changes."""
+    """Yield the number of virtual processors that are not waiting, at each change."""
     waiting = np.array([a.kind == "waiting" for a in timeline.activities])[timeline.activity_of]
     busy = timeline.records[~waiting]
     times, where = np.unique(np.concatenate([busy["start"], busy["end"]]), return_inverse=True)

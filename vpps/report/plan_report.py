@@ -1,4 +1,4 @@
-"""What the host makes of a graph: levels, stages, steps, barriers, memory, index lists, script."""
+"""Report on the plan of a graph: levels, stages, steps, barriers, memory, index lists, script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vpps.script.instructions import INDEXED
 from vpps.text import Readable, counted, in_bytes, table
 
 MOST_ROWS = 40
-"""Levels and stages of which text shows the first ones only: a long chain has thousands."""
+"""Most levels and stages in the text; a long chain has thousands."""
 
 LIVES = {
     Life.KEPT: "kept to the end",
@@ -38,14 +38,14 @@ _LATER = "for the end of the launch"
 
 
 class StepUse(NamedTuple):
-    """Vertices of a cell that run together.
+    """A step: vertices of a cell that run together.
 
     Attributes:
-        stage: number of the stage; forward runs stages upwards, backward downwards.
+        stage: number of the stage; forward runs stages in rising order, backward in falling order.
         cell: name of the cell.
-        part: "eager", "level" or "lazy" of a cell in parts, "" of a whole one.
+        part: "eager", "level" or "lazy" for a part of a cell, "" for a whole cell.
         phase: "forward" or "backward".
-        rows: vertices.
+        rows: number of vertices.
     """
 
     stage: int
@@ -56,16 +56,16 @@ class StepUse(NamedTuple):
 
 
 class SlabUse(NamedTuple):
-    """A 2-D array of a cell.
+    """A slab, a 2-D array of a cell.
 
     Attributes:
         cell, part: see StepUse.
-        symbol: what it holds: "n7 tanh", or "gradient at n7 tanh".
-        per: "vertex", or "element" where it has a row for each element of a list.
-        rows, width: of all steps together; floats of a row.
-        bytes: of memory that it takes, at one time or another: less than rows x width where steps use it again.
-        life: how long it holds something.
-        spans: [first, last) addresses in the pool, in floats: a span for each step, or for all of them.
+        symbol: contents of the slab: "n7 tanh", or "gradient at n7 tanh".
+        per: "vertex", or "element" for a row per element of a list.
+        rows, width: rows of all steps together; floats per row.
+        bytes: bytes of memory that it ever occupies; less than rows x width if steps reuse memory.
+        life: live range of the contents.
+        spans: [first, last) addresses in the pool, in floats: one span per step, or one for all steps.
     """
 
     cell: str
@@ -80,14 +80,13 @@ class SlabUse(NamedTuple):
 
     @property
     def size(self) -> str:
-        """Rows and width: "8 x 32", or "63 x 32 (of 238)" of one whose steps use memory in turns."""
+        """Rows and width: "8 x 32", or "63 x 32 (of 238)" if steps reuse memory."""
         held = -(-self.bytes // (WORD_BYTES * self.width))
         return f"{held:,} x {self.width:,}" + (f" (of {self.rows:,})" if held < self.rows else "")
 
 
 class ListUse(NamedTuple):
-    """An index list, or other data that the script carries: what it holds and of which cells, its length in words, the
-    position of its first word in the script."""
+    """An index list or other data in the script: contents with cells, words, and position of its first word."""
 
     what: str
     words: int
@@ -95,22 +94,22 @@ class ListUse(NamedTuple):
 
 
 class PlanReport(Readable):
-    """A plan in numbers; `str` of it is totals, then tables of levels, stages, slabs and lists.
+    """Statistics of a plan. Its `str` shows totals, then tables of levels, stages, slabs and lists.
 
     Attributes:
-        training: whether it trains; else it only evaluates.
-        vps: virtual processors of all groups.
-        levels: vertices by cell of each level, the longest distance from a leaf.
-        steps: forward, then backward, in the order of execution.
-        slabs, lists: memory of the batch, data in the script.
-        barriers: of a launch; one virtual processor needs none.
-        barriers_of: those of each phase of it, where there is one group.
-        weight_bytes: parameters, their transposes, gradients and moments in the pool.
-        slab_bytes: memory of all slabs; they share it, so that it may be less than the sum of them.
-        other_bytes: the rest of the batch's memory: gradients of tables, partial sums.
-        list_words: those of lists.
-        instruction_words: those of instructions, of all virtual processors.
-        instructions: how many, each once where virtual processors share them.
+        training: True for a plan that trains, False for inference.
+        vps: number of virtual processors in all groups.
+        levels: vertices by cell for each level, the longest distance from a leaf.
+        steps: forward steps, then backward steps, in the order of execution.
+        slabs, lists: memory of the batch; data in the script.
+        barriers: barriers per launch; one virtual processor needs none.
+        barriers_of: barriers of each phase of a launch; empty for several groups.
+        weight_bytes: bytes of parameters, their transposes, gradients and moments in the pool.
+        slab_bytes: bytes of all slabs; slabs share memory, so this may be less than their sum.
+        other_bytes: other memory of the batch: gradients of tables, partial sums.
+        list_words: words of lists.
+        instruction_words: words of the instructions of all virtual processors.
+        instructions: number of instructions; shared instructions count once.
     """
 
     def __init__(self, plan: Plan, planner: Planner) -> None:
@@ -174,7 +173,7 @@ class PlanReport(Readable):
         )
 
     def _stages(self) -> list[str]:
-        """What runs in each stage, forward and backward."""
+        """Return the table of stages: cells and rows of each, forward and backward."""
         by_stage: dict[int, dict[str, list[str]]] = {}
         for s in self.steps:
             name = f"{s.cell} ({s.part})" if s.part else s.cell
@@ -189,7 +188,7 @@ class PlanReport(Readable):
 
 
 def _first_of(head: Sequence[str], rows: Sequence[Sequence[object]], text_columns: Sequence[int]) -> list[str]:
-    """A table of the first rows, and if there are many how many it leaves out."""
+    """Return a table of the first rows; its last line counts the omitted ones, if any."""
     shown = rows if len(rows) <= MOST_ROWS else rows[: MOST_ROWS - 1]
     more = [f"... and {len(rows) - len(shown):,} more"] if len(shown) < len(rows) else []
     return [*table(head, shown, text_columns), *more]
@@ -241,14 +240,14 @@ def _slabs(block: PlannedBlock, cell: str, part: str, training: bool) -> Iterato
 
 
 def _steps_with(block: PlannedBlock, life: Life, training: bool) -> int:
-    """How many of a block's steps, the first ones, have slabs of a life."""
+    """Return the number of a block's steps, from the first, that have slabs of a live range."""
     if training and life in (Life.LATE, Life.SCRATCH, Life.HANDED_BACK):
-        return block.n_needed_steps  # those that run backward
+        return block.n_needed_steps  # the steps with a backward
     return len(block.step_stage)
 
 
 def _union(spans: list[tuple[int, int]]) -> int:
-    """Floats in any of some sorted spans."""
+    """Return the number of floats in the union of sorted spans."""
     total = end = 0
     for start, stop in spans:
         total += max(stop, end) - max(start, end)
@@ -257,7 +256,7 @@ def _union(spans: list[tuple[int, int]]) -> int:
 
 
 def _barriers(plan: Plan) -> dict[str, int]:
-    """Of each phase; every barrier by its number, whoever takes part."""
+    """Count the barriers of each phase; a barrier counts once, whichever virtual processors take part."""
     found = dict.fromkeys(
         (s.during.value, s.barrier) for _, stream in plan.streams for s in stream.sections if s.barrier
     )
@@ -267,8 +266,8 @@ def _barriers(plan: Plan) -> dict[str, int]:
 def _lists(plan: Plan, blocks: list[PlannedBlock], training: bool) -> Iterator[ListUse]:
     spans = [(start, stop) for start, stop in plan.account.lists.tolist() if stop > start]
     starts = np.array([start for start, _ in spans], np.int64)
-    said: list[dict[str, dict[str, None]]] = [{} for _ in spans]  # what -> cells
-    before: dict[int, str] = {}  # what the list before one holds
+    said: list[dict[str, dict[str, None]]] = [{} for _ in spans]  # contents -> cells
+    before: dict[int, str] = {}  # contents of the list before an offset list
     for block in blocks:
         n_keys = len(block.cell.keys) if training else block.cell.n_forward_keys
         for key in list(block.cell.keys)[:n_keys]:
@@ -285,7 +284,7 @@ def _lists(plan: Plan, blocks: list[PlannedBlock], training: bool) -> Iterator[L
         for key, operands in block.cell.row_lists(training):
             for operand in operands:
                 address, mode = block.operand_words(operand)
-                for at in address[mode & INDEXED != 0][:1].tolist():  # nothing where all rows lie at a stride
+                for at in address[mode & INDEXED != 0][:1].tolist():  # empty if all rows have a constant stride
                     k = int(starts.searchsorted(at, "right")) - 1
                     said[k].setdefault(said_of_list(key), {})[block.arrays.cell.name] = None
     for k, (start, stop) in enumerate(spans):
@@ -295,7 +294,7 @@ def _lists(plan: Plan, blocks: list[PlannedBlock], training: bool) -> Iterator[L
 
 
 def _holds(block: PlannedBlock, key: ListKey) -> bool:
-    """Whether a list of a block has any words."""
+    """Return True if a list of a block is not empty."""
     if isinstance(key, Uses | RandomKey | Offsets | Data):
         return True
     domain = key.domain if isinstance(key, Positions) else block.cell.domain_of(key)

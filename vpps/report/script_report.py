@@ -1,4 +1,4 @@
-"""A script taken apart: the instructions of every virtual processor, with the user's words for each."""
+"""Disassembles a script: the instructions of every virtual processor, with the user's name of each."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from vpps.text import Text, counted
 
 
 def script_text(plan: Plan, vp: int | None = None, most: int | None = None) -> Text:
-    """The disassembly of a plan's script: each stream once for all virtual processors that share it.
+    """Disassemble a plan's script. Virtual processors that share a stream have one listing.
 
     Args:
-        vp: only what this virtual processor executes.
-        most: instructions of each stream that are shown.
+        vp: show only this virtual processor.
+        most: largest number of instructions shown per stream.
 
     Raises:
         ScriptError: there is no such virtual processor.
@@ -39,7 +39,7 @@ def _lines(plan: Plan, n_vps: int, vp: int | None, most: int | None) -> Iterator
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:
-    """ "0 to 131", "0, 2"."""
+    """Format numbers, such as "0 to 131" or "0, 2"."""
     if len(numbers) > 2 and numbers == tuple(range(numbers[0], numbers[-1] + 1)):
         return f"{numbers[0]} to {numbers[-1]}"
     return ", ".join(map(str, numbers))

@@ -1,4 +1,4 @@
-"""Where the time of some launches went: by kind of work, virtual processor and cell, and along the critical path."""
+"""Summarizes the time of launches by kind of work, virtual processor and cell, and along the critical path."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from vpps.report.critical import BARRIERS, critical_path
 from vpps.targets import TARGETS
 from vpps.text import Readable, counted, table
 
-KINDS = ("compute", "load", "update", "waiting")  # of the time of a virtual processor
+KINDS = ("compute", "load", "update", "waiting")  # kinds of time of a virtual processor
 MOST_CELLS = 5
-MOST_VPS = 16  # that are listed one by one
+MOST_VPS = 16  # rows of the table of virtual processors
 MOST_PATH = 8
-NAMES, NAMES_OF_CELLS = 72, 32  # columns
+NAMES, NAMES_OF_CELLS = 72, 32  # widths in characters
 
 
 class VpTime(NamedTuple):
     """Seconds of one virtual processor. compute + load + update + waiting is the time of the launches.
 
     Attributes:
-        compute: forward, backward and weight gradients. Where a matrix's last gradient product makes its step as well,
-            that is in here.
-        load: bringing weights to the chip.
-        update: gradient norm and optimizer steps that are instructions of their own.
-        waiting: at barriers, before its first instruction and after its last one.
-        awaited: at how many waits of others it was the last to come.
-        delayed: seconds that these others waited, in all.
+        compute: forward, backward and weight gradients, including optimizer steps that are fused with a matrix's last
+            gradient product.
+        load: loading weights onto the chip.
+        update: gradient norm, and optimizer steps that are separate instructions.
+        waiting: time at barriers, before the first instruction and after the last one.
+        awaited: number of waits of others at which this virtual processor arrived last.
+        delayed: total seconds for which others waited at these waits.
     """
 
     vp: int
@@ -48,16 +48,16 @@ class VpTime(NamedTuple):
 
 @dataclass(slots=True)
 class CellTime:
-    """What a cell took; of what no cell does, what its instructions are for ("adam step", "load").
+    """Time and work of a cell, or of instructions outside cells by purpose ("adam step", "load").
 
     Attributes:
-        seconds: over all virtual processors.
-        instructions: of the scripts; several virtual processors that divide one count once.
+        seconds: total over all virtual processors.
+        instructions: instructions of the scripts; an instruction that several virtual processors divide counts once.
         rows: rows of all results.
-        products: products with a matrix, or its transpose, among the instructions; gradient products are none.
-        product_rows: vectors that they multiply.
-        bytes: of weights, gradients and moments read and written.
-        critical: seconds of the critical path.
+        products: products with a matrix or its transpose among the instructions, without gradient products.
+        product_rows: vectors that these products multiply.
+        bytes: bytes of weights, gradients and moments read and written.
+        critical: seconds on the critical path.
     """
 
     seconds: float = 0.0
@@ -70,7 +70,7 @@ class CellTime:
 
 
 class PathTime(NamedTuple):
-    """What takes time on the critical path, and how often it is on it."""
+    """Time of one activity on the critical path, and the number of its segments."""
 
     name: str
     seconds: float
@@ -79,16 +79,15 @@ class PathTime(NamedTuple):
 
 
 class Summary(Readable):
-    """Of some launches, one or more, which all ran on the same virtual processors; `str` of it is plain text of 110
-    columns.
+    """Summary of one or more launches on the same virtual processors. Its `str` is plain text, 110 columns wide.
 
     Attributes:
-        seconds: that they lasted, in all.
-        idle: seconds between the end of a launch and the beginning of the next one.
-        shares: of all virtual processors' time, by kind: compute, load, update, waiting.
-        vps: seconds by virtual processor.
-        cells: by name, longest first.
-        critical: of the critical path, longest first.
+        seconds: total seconds of the launches.
+        idle: total seconds between the end of a launch and the beginning of the next one.
+        shares: shares of all virtual processors' time by kind: compute, load, update, waiting.
+        vps: times of each virtual processor.
+        cells: times by name of the cell, longest first.
+        critical: times on the critical path, longest first.
 
     Raises:
         KernelError: a timeline lacks records.
@@ -117,7 +116,7 @@ class Summary(Readable):
         self.idle = sum(max(0, after.start - before.end) for before, after in pairwise(timelines)) * 1e-9
         busy = kinds["compute"] + kinds["load"] + kinds["update"]
         self._busy, self._most_busy = float(busy.sum()), float(busy.max())
-        kinds["waiting"] = np.maximum(self.seconds - busy, 0.0)  # sums of fractions may be a trifle above the whole
+        kinds["waiting"] = np.maximum(self.seconds - busy, 0.0)  # rounding may make sums exceed the total
         whole = self.seconds * n_vps or 1.0
         self.shares = {kind: float(seconds.sum()) / whole for kind, seconds in kinds.items()}
         columns = zip(*(kinds[kind].tolist() for kind in KINDS), awaited.tolist(), delayed.tolist(), strict=True)
@@ -146,7 +145,7 @@ class Summary(Readable):
         return "\n\n".join([head, self._by_kind(), self._by_vp(), self._path(), self._by_cell()]) + "\n"
 
     def _each(self, seconds: float) -> str:
-        """Of a launch."""
+        """Format seconds as milliseconds per launch."""
         return _ms(seconds / len(self._timelines))
 
     def _by_kind(self) -> str:
@@ -234,7 +233,7 @@ def _add_cells(timeline: Timeline, kinds: dict[str, Any], cells: dict[str, CellT
 
 
 def group_of(activity: Activity) -> str:
-    """What an activity's time is added up under: its cell, or what instructions that no cell made are for."""
+    """Return the key under which to sum an activity: its cell, or its purpose if no cell produced it."""
     if activity.cell:
         return activity.cell
     if activity.kind in ("update", "load"):

@@ -1,4 +1,4 @@
-"""Trace: the timelines of all launches of a while, and what to make of them."""
+"""Trace: the timelines of all launches in a `Handle.trace` block, as a summary or a file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """What `Handle.trace` records.
+    """The launches that `Handle.trace` records.
 
     Args:
-        target: its name.
+        target: name of the target.
 
     Attributes:
-        timelines: of the launches that have ended, in order.
+        timelines: timelines of the finished launches, in order.
     """
 
     def __init__(self, target: str) -> None:
@@ -36,7 +36,7 @@ class Trace:
         return self.summary()._repr_html_() if self.timelines else None
 
     def summary(self) -> Summary:
-        """A summary of the time: shares, critical path, cells, to be printed.
+        """Return a printable summary of the time: shares, critical path, cells.
 
         Raises:
             HandleError: no launch was recorded.
@@ -49,10 +49,10 @@ class Trace:
         return Summary(self.timelines, self.target)
 
     def write_perfetto(self, path: str | os.PathLike[str]) -> None:
-        """Write a file for ui.perfetto.dev, which appears complete or not at all.
+        """Write a file for ui.perfetto.dev. The file appears complete or not at all.
 
         Raises:
-            HandleError: it cannot be written.
+            HandleError: the file cannot be written.
             KernelError: a timeline lacks records.
         """
         from vpps.report.perfetto import write_perfetto
@@ -65,7 +65,7 @@ class Trace:
 
 
 def checked(path: str | os.PathLike[str]) -> Path:
-    """A path that a file may be written to, as far as one can tell before. Raises HandleError."""
+    """Return the path if a file can apparently be written there. Raises HandleError."""
     where = as_path(path, "trace", HandleError)
     if where.suffix in (".html", ".htm"):
         raise HandleError(f"trace: {where}: a file is for ui.perfetto.dev: name it .json, and print trace.summary()")

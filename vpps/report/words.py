@@ -1,4 +1,4 @@
-"""Names, for a reader, of what cells are made of: nodes as equations, views, index lists, instructions."""
+"""Formats the parts of cells for readers: nodes as equations, views, index lists, instructions."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ _OF_LISTS: dict[type, str] = {
 
 
 def dimensions(shape: Shape) -> str:
-    """ "128", "4 x 128", "scalar"."""
+    """Format a shape as "128", "4 x 128" or "scalar"."""
     return " x ".join(map(str, shape)) or "scalar"
 
 
 def equation(node: Node) -> str:
-    """What a node computes, of the nodes that it reads: "tanh(n2)", "'U' @ n3 + n4"."""
+    """Format a node as an equation of its inputs: "tanh(n2)", "'U' @ n3 + n4"."""
     read = [f"n{j}" for j in node.inputs]
     attrs, form, name = node.attrs, node.op.form, node.op.name
     parameter = "" if node.parameter is None else f"'{node.parameter.name}'"
@@ -93,20 +93,20 @@ def equation(node: Node) -> str:
 
 
 def part_name(planner: Planner, block: PlannedBlock) -> str:
-    """ "eager", "level" or "lazy" of a cell in parts, "" of a whole one."""
+    """Return "eager", "level" or "lazy" for a part of a cell, "" for a whole cell."""
     part = planner.cells.part_of(block.arrays.cell)
     return "" if part is None else part.batching.name.lower()
 
 
 def line_of(number: int, node: Node) -> str:
-    """A node as a line: "n3 = tanh(n2)  (128)", "n7 = sigmoid(n6)  (128 per element of list 1)"."""
+    """Format a node as a line: "n3 = tanh(n2)  (128)", "n7 = sigmoid(n6)  (128 per element of list 1)"."""
     each = f" per element of list {node.domain}" if node.domain else ""
     of = "" if node.op.form is Form.INDEX else f"  ({dimensions(node.shape)}{each})"
     return f"n{number} = {equation(node)}{of}"
 
 
 def symbol_of(cell: TracedCell, number: int) -> str:
-    """A node by number and operation: "n3 tanh", "n1 'words'"; what lowering added is an output."""
+    """Name a node by number and operation: "n3 tanh", "n1 'words'"; nodes that lowering added are outputs."""
     if number >= len(cell.nodes):
         return f"n{number} output"
     node = cell.nodes[number]
@@ -117,7 +117,7 @@ def symbol_of(cell: TracedCell, number: int) -> str:
 
 
 def said_of_list(key: ListKey, slabs: Sequence[str] = ()) -> str:
-    """What an index list holds; `slabs` are their names."""
+    """Describe the contents of an index list; `slabs` are the names of slabs."""
     match key:
         case IndexList(slab):
             return f"rows of {slabs[slab] if slabs else f's{slab}'}"
@@ -129,8 +129,8 @@ def said_of_list(key: ListKey, slabs: Sequence[str] = ()) -> str:
 
 
 class InstructionWords:
-    """Says what the instructions of a lowered cell do: slabs are called by the nodes whose values ("n7") or gradients
-    ("dn7") they hold, addresses by the parameters that are there."""
+    """Formats the instructions of a lowered cell. Names slabs after the nodes whose values ("n7") or gradients ("dn7")
+    they hold, and addresses after their parameters."""
 
     def __init__(self, lowered: LoweredCell, places: Mapping[Parameter, ParameterPlace]) -> None:
         self.slabs = slab_names(lowered)
@@ -147,13 +147,13 @@ class InstructionWords:
         )
 
     def line(self, instr: Instr) -> str:
-        """ "n8 = sigmoid(n4[0:256])  (256)"."""
+        """Format an instruction, such as "n8 = sigmoid(n4[0:256])  (256)"."""
         if instr.tail is not None:
             return f"tail {instr.tail.number:#010x}  ({instr.width})"
         flags = "".join(f".{name}" for name in ("accumulate", "mean") if getattr(instr, name))
         fields = dict(self._fields(instr))
         dst = fields.pop("dst", "")
-        fields.pop("columns", "")  # as many as the operand has
+        fields.pop("columns", "")  # implied by the operand
         fields = {name: fields[name] for name in sorted(fields, key=lambda name: name != "weights")}
         operands = [text if name in _PLAIN else f"{name}={text}" for name, text in fields.items()]
         parts = f" in {instr.parts} parts" if instr.parts > 1 and not instr.turns else ""
@@ -162,7 +162,7 @@ class InstructionWords:
         return f"{made}{instr.name}{flags}({', '.join(operands)})  ({instr.width}{parts}{per})"
 
     def program(self, instr: Instr) -> list[str]:
-        """The program of a tail, a line for each value that it makes or stores; of others nothing."""
+        """Format the program of a tail, a line per computed or stored value; empty for other instructions."""
         tail = instr.tail
         if tail is None:
             return []
@@ -189,7 +189,7 @@ class InstructionWords:
             elif f.kind is Kind.SEGMENTS:
                 yield f.name, "(" + " ".join(map(self._view, instr.operands[f.name])) + ")"
             elif f.kind is Kind.VIEWS:
-                continue  # `program` says what a tail does with them
+                continue  # `program` formats the views of a tail
             elif (value := instr.values.get(f.name)) is None:
                 continue
             elif f.name in ("weights", "gradient", "vector"):
@@ -201,7 +201,7 @@ class InstructionWords:
                 yield f.name, f"[{said_of_list(value, self.slabs)}]"
 
     def _view(self, view: View) -> str:
-        """ "n4[128:256]", "[argument 1]", "'b'"."""
+        """Format a view, such as "n4[128:256]", "[argument 1]" or "'b'"."""
         if view.shared:
             return self._address(view.address + view.offset)
         if view.rows is None:
@@ -226,7 +226,7 @@ class InstructionWords:
 
 
 def slab_names(lowered: LoweredCell) -> list[str]:
-    """ "n7" for what holds the values of node 7, "dn7" for its gradients, "dn7'" for more of them."""
+    """Name slabs: "n7" for the values of node 7, "dn7" for its gradients, "dn7'" for a second slab of them."""
     found: list[str] = []
     for i, node in enumerate(lowered.slab_nodes):
         name = f"n{node}" if i < lowered.n_forward_slabs else f"dn{node}"

@@ -1,5 +1,5 @@
-"""Tuning: which of a list of configurations is the fastest for a model on a machine. What is computed stays the same.
+"""Tuning: finds the fastest of several configurations for a model on a machine. All compute the same results.
 
-`candidates.py` has the list, `choices.py` the file of what was fastest, which handles read. `autotune.py` tries the
-list on the batches that are trained anyway, `vpps-profile` on batches of its own (`vpps.cli.profile`).
+`candidates.py` lists the configurations. `choices.py` stores the fastest ones in a file, which handles read.
+`autotune.py` tries the candidates during training; `vpps-profile` uses separate batches (`vpps.cli.profile`).
 """

@@ -1,11 +1,11 @@
-"""`Handle(autotune=True)`: candidates are tried on the first batches that are trained (VPPS, section III-C).
+"""`Handle(autotune=True)`: tries candidates on the first training batches (VPPS, section III-C).
 
-Every candidate has a turn of some batches, then all have another one in the opposite order, so that a machine that
-becomes slower meanwhile favours none. A kernel is compiled when its turn begins. Every batch is trained once, so that
-what is learned does not change.
+Every candidate has a turn of some batches. Then all have another turn in reverse order, so that a machine that slows
+down favours none. A kernel is compiled at the beginning of its turn. Every batch is trained once, so tuning does not
+change the learned weights.
 
-Time is what passes between two calls of `fb` in a row, per vertex of the batch: kernel, host and what the caller does
-between the calls, as they overlap. Medians leave out the odd batch after which somebody did more.
+The measured time is the time between two consecutive calls of `fb`, per vertex of the batch. It covers kernel, host
+and the caller's work between the calls, because these overlap. Medians ignore occasional batches with more such work.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ from vpps.tuning.choices import Choice
 _log = logging.getLogger(__name__)
 
 UNTIMED = 2
-"""Batches at the beginning of a turn that are not timed: a kernel is compiled, and the pipeline of launches fills."""
+"""Untimed batches at the beginning of a turn, in which the kernel compiles and the pipeline of launches fills."""
 
 TIMED = 8
-"""Batches of a turn that are timed."""
+"""Timed batches of a turn."""
 
 AUTOTUNE = "autotune"
 
 
 class Autotuner:
-    """Says with which candidate the next batch is trained.
+    """Chooses the candidate for the next batch and measures its time.
 
     Args:
-        candidates: the default first.
-        clock: seconds; for tests.
+        candidates: the candidates, default first.
+        clock: returns seconds; tests replace it.
     """
 
     def __init__(self, candidates: Sequence[Candidate], clock: Callable[[], float] = time.perf_counter) -> None:
         self._default = candidates[0]
-        self._turns = [*candidates, *reversed(candidates)]  # the present one and those to come
-        self._medians: dict[Candidate, list[float]] = {c: [] for c in candidates}  # seconds per vertex, of each turn
+        self._turns = [*candidates, *reversed(candidates)]  # the current turn and the following ones
+        self._medians: dict[Candidate, list[float]] = {c: [] for c in candidates}  # seconds per vertex, for each turn
         self._clock = clock
-        self._untimed = UNTIMED  # batches of the present turn
-        self._seconds: list[float] = []  # per vertex, of the present turn
-        self._last = 0.0  # when the latest batch was begun; 0: something else came after it
-        self._running = 1  # vertices of that batch, which runs until the next one is begun
+        self._untimed = UNTIMED  # untimed batches left in the current turn
+        self._seconds: list[float] = []  # seconds per vertex in the current turn
+        self._last = 0.0  # start time of the latest batch; 0 if anything else followed it
+        self._running = 1  # vertices of the latest batch, which runs until the next one starts
 
     @property
     def done(self) -> bool:
-        """Whether all turns are over."""
+        """True if all turns are over."""
         return not self._turns
 
     @property
     def current(self) -> Candidate:
-        """What the next batch is to be trained with, until all turns are over."""
+        """The candidate for the next batch; defined until all turns are over."""
         return self._turns[0]
 
     def describe(self) -> str:
-        """In words, how far it has come."""
+        """Describe the progress of tuning."""
         return f"being tuned: {counted(len(self._turns), 'turn')} of {UNTIMED + TIMED} batches left"
 
     def batch(self, vertices: int) -> None:
-        """A batch of so many vertices was begun."""
+        """Record the start of a batch with this number of vertices."""
         now = self._clock()
         took, self._last = now - self._last if self._last else 0.0, now
         ran, self._running = self._running, max(1, vertices)
@@ -76,17 +76,17 @@ class Autotuner:
             self._go_on(self._turns[1:])
 
     def interrupted(self) -> None:
-        """Something else than training came: the time until the next batch says nothing."""
+        """Record an interruption of training: the time until the next batch does not count."""
         self._last = 0.0
 
     def failed(self, candidate: Candidate, error: Exception) -> None:
-        """One that is not the default cannot be had: it gets no more turns."""
+        """Drop a candidate that failed; it is not the default."""
         _log.info("tuning: %s is left out: %s", candidate.describe(), error)
         self._medians.pop(candidate, None)
         self._go_on([turn for turn in self._turns if turn != candidate])
 
     def choice(self) -> Choice:
-        """The fastest, once all turns are over."""
+        """Return the fastest candidate; call this after all turns."""
         seconds = {c: statistics.fmean(medians) for c, medians in self._medians.items()}
         default = seconds[self._default]
         for candidate, own in seconds.items():

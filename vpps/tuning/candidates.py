@@ -1,4 +1,4 @@
-"""Candidates: the configurations that tuning tries. All compute the same, on cpu to the bit."""
+"""Candidates: the configurations that tuning tries. All compute the same results, bit for bit on cpu."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from vpps.placement.onchip.published import valid_rpw
 from vpps.runtime.cores import usable_cores
 
 GAIN = 1.02
-"""How many times as fast as the default a candidate must be to be chosen instead of it."""
+"""Least speedup of a candidate over the default to replace it."""
 
-_EVERY_COUNT = 8  # up to so many cores every number of virtual processors is tried
+_EVERY_COUNT = 8  # up to this number of cores, every number of virtual processors is a candidate
 
 
 class Candidate(NamedTuple):
-    """What tuning changes of a configuration; the default changes nothing.
+    """Changes to a configuration; the default candidate changes nothing.
 
     Attributes:
         vps: virtual processors (cpu).
         groups: groups of thread blocks, each with a copy of the weights and a part of the batch (cuda, simt).
-        rpw: rows per warp in the published scheme, schedule "paper" with rows dealt in turns (cuda, simt).
+        rpw: rows per warp in the published scheme: schedule "paper" with round-robin rows (cuda, simt).
     """
 
     vps: int | None = None
@@ -34,7 +34,7 @@ class Candidate(NamedTuple):
 
     @property
     def changes(self) -> dict[str, Any]:
-        """Fields of a configuration, which are arguments of a handle as well."""
+        """The changed fields of a configuration; they are also arguments of a handle."""
         onchip = ChipOptions(groups=self.groups)
         if self.rpw is not None:
             onchip = replace(onchip, ownership="round-robin", rpw=self.rpw)
@@ -47,25 +47,25 @@ class Candidate(NamedTuple):
         return {name: value for name, value in found.items() if value != usual[name]}
 
     def describe(self) -> str:
-        """In words, such as "vps 2"; "default"."""
+        """Describe the candidate, such as "vps 2" or "default"."""
         usual = Candidate()._asdict()
         changed = [f"{name} {value}" for name, value in self._asdict().items() if value != usual[name]]
         return ", ".join(changed) or "default"
 
 
 CHANGED = ("vps", "schedule", "onchip")
-"""Fields of a configuration that candidates change."""
+"""Configuration fields that candidates change."""
 
 
 def candidates_for(engine: Engine, chosen: Collection[str] = ()) -> list[Candidate]:
-    """What may be faster for a model on a machine: the default first.
+    """Return the default candidate, then others that may be faster for a model on a machine.
 
-    The best number of groups depends on the size of the batch (docs/tuning.md). On an H100 a Tree-LSTM trained at 0.73
-    of the default's speed with VPPS's rows in turns.
+    The best number of groups depends on the batch size (docs/tuning.md). On an H100, a Tree-LSTM trained 0.73 times as
+    fast with VPPS's round-robin rows as with the default.
 
     Args:
-        engine: with the default configuration; it has run a batch, so that it knows what the chip holds.
-        chosen: fields of the configuration that the user gave, which stay as they are.
+        engine: an engine with the default configuration; it must have run a batch to know what the chip holds.
+        chosen: configuration fields that the user set; candidates do not change them.
     """
     machine, onchip = engine.machine, engine.arrangement.onchip
     if machine.device is None:
@@ -79,7 +79,7 @@ def candidates_for(engine: Engine, chosen: Collection[str] = ()) -> list[Candida
 
 
 def counts(cores: int) -> list[int]:
-    """Virtual processors to try: all numbers on small machines; on larger ones fewer, but all cores and one less."""
+    """Return the numbers of virtual processors to try: all on small machines; on larger ones a few, up to all cores."""
     if cores <= _EVERY_COUNT:
         return list(range(1, cores + 1))
     few = {2**k for k in range(cores.bit_length())} | {cores * 3 // 4, cores - 1, cores}
@@ -87,8 +87,10 @@ def counts(cores: int) -> list[int]:
 
 
 def rows_per_warp(onchip: OnChip) -> list[int]:
-    """Numbers for which registers have room, up to the first with which a block has all rows of any matrix. None if
-    tensor cores multiply, as the published scheme is for float32, or if the chip holds nothing."""
+    """Return the rows per warp that fit in registers, up to the first with which a block has all rows of any matrix.
+
+    The list is empty if tensor cores multiply (the published scheme is for float32), or if the chip holds nothing.
+    """
     held = [held for held in onchip.held if held.number and not held.transposed]
     if not held or any(m.element != FLOAT32 for m in onchip.matrices):
         return []

@@ -1,7 +1,7 @@
-"""What was fastest, by device, model, version and kind of handle: one JSON file, which handles read.
+"""Stores the fastest candidates by device, model, version and kind of handle, in one JSON file that handles read.
 
-It is a gain, never a condition: what cannot be read is as good as absent. Of two processes that write at the same time
-one may lose its choice.
+The file is optional: unreadable contents count as absent. If two processes write at the same time, one choice may be
+lost.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _DAMAGE = OSError, ValueError, LookupError, TypeError, AttributeError, Recursion
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a choice holds for.
+    """Key of a choice.
 
     Attributes:
-        device: processor or GPU in words, with what of it is used.
+        device: description of the processor or GPU and of its used part.
         model: names, shapes, kinds and precisions of the parameters.
-        train: a handle that trains, or one that only evaluates.
+        train: True for a handle that trains, False for one that only evaluates.
     """
 
     device: str
@@ -44,7 +44,7 @@ class Key:
 
     @property
     def digest(self) -> str:
-        """Its name in the file."""
+        """The key's name in the file."""
         return key_of(self.device, self.model, __version__, str(self.train))
 
 
@@ -53,8 +53,8 @@ class Choice:
     """The fastest candidate.
 
     Attributes:
-        ratio: time of the default over its time.
-        by: what measured it, such as "vpps-profile".
+        ratio: time of the default over the time of the candidate.
+        by: the program that measured it, such as "vpps-profile".
     """
 
     candidate: Candidate
@@ -62,13 +62,13 @@ class Choice:
     by: str
 
     def describe(self) -> str:
-        """In words, such as "vps 2 (by vpps-profile, 1.13x the default)"."""
+        """Describe the choice, such as "vps 2 (by vpps-profile, 1.13x the default)"."""
         gain = f", {self.ratio:.2f}x the default" if self.candidate.changes else ""
         return f"{self.candidate.describe()} (by {self.by}{gain})"
 
 
 def key_for(model: Model, machine: Machine, train: bool, precisions: Precisions) -> Key:
-    """The key of a model on a machine."""
+    """Return the key of a model on a machine."""
     signature = sorted((p.name, p.shape, type(p).__name__, p.trainable, precisions.of(p).name) for p in model)
     gpu = machine.device
     device = f"{gpu.name}, {gpu.sms} multiprocessors" if gpu is not None else ""
@@ -77,7 +77,7 @@ def key_for(model: Model, machine: Machine, train: bool, precisions: Precisions)
 
 
 def choices_file() -> Path | None:
-    """Path of the file; None: VPPS_TUNING says that there is none."""
+    """Return the path of the file, or None if VPPS_TUNING disables it."""
     given = TUNING.get()
     if given.lower() in ("0", "false", "no", "off"):
         return None
@@ -85,7 +85,7 @@ def choices_file() -> Path | None:
 
 
 def find(key: Key) -> Choice | None:
-    """What was the fastest, if that is known."""
+    """Return the stored choice of a key, or None."""
     path = choices_file()
     found = None if path is None else _contents(path).get(key.digest)
     try:
@@ -96,7 +96,7 @@ def find(key: Key) -> Choice | None:
 
 
 def keep(key: Key, choice: Choice) -> Path | None:
-    """Write a choice to the file, if there is to be one. Raises OSError: it cannot be written."""
+    """Write a choice to the file, unless disabled; return the path. Raises OSError if the file cannot be written."""
     path = choices_file()
     if path is None:
         return None
@@ -120,10 +120,10 @@ def _contents(path: Path) -> dict[str, Any]:
 
 
 def _parsed(found: Any) -> Choice:
-    """Raises ValueError, LookupError, TypeError: it is no choice."""
+    """Parse a choice. Raises ValueError, LookupError or TypeError if it is malformed."""
     candidate, ratio = Candidate(**{name: found[name] for name in Candidate._fields}), found["ratio"]
     if not all(n is None or (type(n) is int and n > 0) for n in candidate):
-        raise ValueError("numbers that are no counts")
+        raise ValueError("numbers that are not counts")
     if not (isinstance(ratio, float) and 0 < ratio < 1e9):
-        raise ValueError("no ratio of times")
+        raise ValueError("not a ratio of times")
     return Choice(candidate, ratio, str(found["by"]))

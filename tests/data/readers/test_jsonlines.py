@@ -101,7 +101,7 @@ def test_children_may_be_a_table(tmp_path: Path) -> None:
 
 def test_edges_alone_need_the_number_of_vertices(tmp_path: Path) -> None:
     assert read(tmp_path, {"vertices": 3, "edges": [[2, 0], [2, 1]]})[0].levels.tolist() == [0, 0, 1]
-    with pytest.raises(DataError, match=r'dags\.jsonl:1: expected "vertices": how many there are'):
+    with pytest.raises(DataError, match=r'dags\.jsonl:1: expected "vertices", the number of vertices'):
         read(tmp_path, {"edges": [[2, 0]]})
 
 
@@ -110,7 +110,7 @@ def test_a_number_of_vertices_alone_is_limited_by_its_line(n: int, tmp_path: Pat
     """It took memory for two thousand million lists, out of 38 bytes."""
     path = tmp_path / "graphs.jsonl"
     path.write_text(f'{{"vertices": 100, "edges": []}}\n{{"vertices": {n}, "edges": []}}\n')
-    with pytest.raises(DataError, match=rf"graphs\.jsonl:2: {n} vertices, of which .*: give every vertex a value"):
+    with pytest.raises(DataError, match=rf"graphs\.jsonl:2: {n} vertices, but the line has .*: give every vertex a"):
         read_jsonl(path)
 
 
@@ -140,7 +140,7 @@ def test_strings_may_be_classes(tmp_path: Path) -> None:
 
 
 def test_classes_need_a_column_of_strings(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there is no column 'label' of strings to be classes"):
+    with pytest.raises(DataError, match="there is no column 'label' of strings for classes"):
         read(tmp_path, EXAMPLE, classes=["label"])
 
 
@@ -183,7 +183,7 @@ PAIR = {"vertices": 2, "edges": [[1, 0]]}
         ({"children": [[], [True]]}, "vertex 1: there is no child True"),
         ({"children": [[1], [0]]}, "form a cycle"),
         ({"children": [[], [0]], "kind": ["a"]}, "'children' has 2 vertices and 'kind' 1"),
-        ({"children": [[]], "kind": [1]}, "kinds are names"),
+        ({"children": [[]], "kind": [1]}, "kinds must be strings"),
         ({"vertices": 2, "edges": 3}, "expected a list of pairs [parent, child] as edges"),
         ({"vertices": 2, "edges": [[1]]}, "expected an edge as a pair [parent, child], found [1]"),
         ({"vertices": 2, "edges": [[2, 0]]}, "edge [2, 0]: there is no vertex 2: there are 2 (0 to 1)"),
@@ -193,8 +193,8 @@ PAIR = {"vertices": 2, "edges": [[1, 0]]}
             {**EDGE, "edge_columns": {"x": [[]]}},
             "expected a list for each of the 2 vertices, a value per child, as 'x'",
         ),
-        ({**EDGE, "edge_columns": {"x": [[], [1, 2]]}}, "vertex 1 has 1 children: expected a list of so many values"),
-        ({**EDGE, "edge_columns": {"x": [[], 7]}}, "vertex 1 has 1 children: expected a list of so many values as its"),
+        ({**EDGE, "edge_columns": {"x": [[], [1, 2]]}}, "vertex 1 has 1 children: expected a list of as many values"),
+        ({**EDGE, "edge_columns": {"x": [[], 7]}}, "vertex 1 has 1 children: expected a list of as many values as its"),
         ({**EDGE, "edge_columns": {"x": [[], [{}]]}}, "vertex 1, child 0: 'x' must hold integers"),
         ({**FORK, "edge_columns": {"x": [[], [2], [1, 2**40]]}}, "vertex 2, child 1: 'x' holds 1099511627776, which"),
         ({**FORK, "edge_columns": {"x": [[], ["a"], [3, "b"]]}}, "vertex 2, child 0: 'x' must hold integers"),
@@ -229,8 +229,8 @@ def test_malformed_line_is_located(line: Any, message: str, tmp_path: Path) -> N
         ({"children": [[]]}, "columns lacks 'x', which "),
         ({"children": [[]], "columns": {"x": [1], "y": [2]}}, "columns has 'y', which "),
         ({**ONE, "graph": {"y": 1}}, "graph has 'y', which "),
-        ({**ONE, "columns": {"x": ["a"]}}, "'x' holds strings, in "),
-        ({**ONE, "columns": {"x": [[1, 2]]}}, "'x' holds rows of 2 numbers, in "),
+        ({**ONE, "columns": {"x": ["a"]}}, "'x' holds strings, but "),
+        ({**ONE, "columns": {"x": [[1, 2]]}}, "'x' holds rows of 2 numbers, but "),
         ({**ONE, "kind": ["a"]}, "either all graphs have kinds or none has"),
     ],
 )
@@ -287,13 +287,13 @@ def test_types_of_columns_are_those_of_the_training_data(lists: bool, tmp_path: 
 @pytest.mark.parametrize(
     "name, values, message",
     [
-        ("x", ["a", "b"], "'x' holds strings, in the set to be like numbers"),
-        ("x", [None, None], "'x' holds nothing but null, in the set to be like numbers"),
-        ("x", [1, None], "'x' holds null, among numbers"),
+        ("x", ["a", "b"], "'x' holds strings, but the set in like= has numbers"),
+        ("x", [None, None], "'x' holds nothing but null, but the set in like= has numbers"),
+        ("x", [1, None], "'x' holds null among numbers"),
         ("x", [2**24 + 1, 1], "'x' holds 16777217 among numbers"),
-        ("word", [1, 2], "'word' holds integers, in the set to be like strings"),
-        ("row", [[1], [2]], "'row' holds rows of 1 numbers, in the set to be like rows of 2 numbers"),
-        ("n", [1.5, 2], "'n' holds numbers, in the set to be like integers"),
+        ("word", [1, 2], "'word' holds integers, but the set in like= has strings"),
+        ("row", [[1], [2]], "'row' holds rows of 1 numbers, but the set in like= has rows of 2 numbers"),
+        ("n", [1.5, 2], "'n' holds numbers, but the set in like= has integers"),
     ],
 )
 def test_a_column_of_another_type_is_located(name: str, values: list[Any], message: str, tmp_path: Path) -> None:
@@ -304,5 +304,5 @@ def test_a_column_of_another_type_is_located(name: str, values: list[Any], messa
 
 def test_null_of_an_earlier_line_is_no_number(tmp_path: Path) -> None:
     lines = ({"children": [[], []], "columns": {"x": [1, None]}}, {"children": [[]], "columns": {"x": [0.5]}})
-    with pytest.raises(DataError, match="'x' holds null, among numbers"):
+    with pytest.raises(DataError, match="'x' holds null among numbers"):
         read(tmp_path, *lines)

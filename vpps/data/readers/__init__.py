@@ -1,5 +1,5 @@
-"""From files to `GraphSet`s. All readers take several files, plain or `.gz`, and `like`, a set converted before.
+"""Reads files into `GraphSet`s. All readers take several files, plain or `.gz`, and `like`, an existing set.
 
-What is converted for evaluation needs the numbers of words and labels that training saw: `like=train` takes them,
-and the arity, from there. Words that it does not know become 0; labels that it does not know are an error.
+Evaluation data needs the word and label numbers of the training data. `like=train` copies these numbers and the arity
+from the training set. Unknown words become 0; unknown labels raise an error.
 """

@@ -1,4 +1,4 @@
-"""The formats of the CoNLL tasks: a word a line, its columns beside it, a blank line after each sentence."""
+"""Reads the formats of the CoNLL tasks: one word per line with its columns, a blank line after each sentence."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ _ID, _FORM, _UPOS, _HEAD, _RELATION, _COLUMNS = 0, 1, 3, 6, 7, 10
 
 
 def read_columns(*paths: Source, tag: int = -1, min_count: int | None = None, like: GraphSet | None = None) -> GraphSet:
-    """A word a line, then columns separated by blanks; the tags may be of any scheme, such as BIO and BMES: chains,
-    columns `word` and `tag`, as of `read_tagged`. Lines `-DOCSTART-` are skipped.
+    """Reads one word per line, then columns separated by blanks, into chains with the columns `word` and `tag`.
+
+    Tags may follow any scheme, such as BIO or BMES. Lines `-DOCSTART-` are skipped.
 
     Args:
-        tag: which column of a line is the tag, counted from 0, the word; by default the last one.
-        min_count, like: as of `read_tagged`.
+        tag: the column of the tag; column 0 is the word. The default is the last column.
+        min_count, like: see `read_tagged`.
 
     Raises:
-        DataError: a file cannot be read or holds no sentence, a line has no such column, or an unknown tag.
+        DataError: a file cannot be read or holds no sentence, or a line lacks the column or has an unknown tag.
     """
     sources, sentences = [], []
     for source, lines in _blocks(paths, None):
@@ -43,16 +44,16 @@ def read_columns(*paths: Source, tag: int = -1, min_count: int | None = None, li
 
 
 def read_conllu(*paths: Source, min_count: int | None = None, like: GraphSet | None = None) -> GraphSet:
-    """Dependency trees in CoNLL-U: a vertex per word, whose children are the words that depend on it, as lists.
+    """Reads dependency trees in CoNLL-U: a vertex per word, with its dependents as its children, in lists.
 
-    Columns are `word`, `tag` (UPOS) and `relation` (DEPREL). Lines of multiword tokens (`3-4`) and empty nodes (`5.1`)
-    are left out, as are comments, and the enhanced dependencies of DEPS: they are no trees.
+    Columns are `word`, `tag` (UPOS) and `relation` (DEPREL). The reader skips multiword tokens (`3-4`), empty nodes
+    (`5.1`) and comments. It ignores the enhanced dependencies of DEPS because they do not form trees.
 
     Args:
-        min_count, like: as of `read_tagged`; `like` has the relations, too.
+        min_count, like: see `read_tagged`; `like` also gives the relations.
 
     Raises:
-        DataError: a file cannot be read, holds no sentence or is malformed; `like` does not have a tag or relation.
+        DataError: a file cannot be read, holds no sentence or is malformed, or `like` lacks a tag or relation.
     """
     found, where = GraphLists("word", "tag", "relation"), []
     for source, lines in _blocks(paths, "\t"):
@@ -84,7 +85,7 @@ def read_conllu(*paths: Source, min_count: int | None = None, like: GraphSet | N
 
 
 def _blocks(paths: tuple[Source, ...], separator: str | None) -> Iterator[tuple[str, list[tuple[str, list[str]]]]]:
-    """Every sentence: where it begins, and the places and columns of its lines; with tabs, without comments."""
+    """Yields the place of every sentence, and place and columns of its lines. Skips comments if given a separator."""
     for path in paths:
         lines: list[tuple[str, list[str]]] = []
         for number, text in read_lines(path):

@@ -1,4 +1,4 @@
-"""Any directed acyclic graphs, one JSON object a line.
+"""Reads arbitrary directed acyclic graphs, one JSON object per line.
 
     {"kind": ["leaf", "leaf", "add"],
      "children": [[], [], [0, 1]],
@@ -6,22 +6,22 @@
      "edge_columns": {"role": [[], [], ["modifier", "head"]]},
      "graph": {"rating": 4.5}}
 
-(on one line; shown on five.) A vertex is a place in these lists, counted from 0.
+(The object is shown on five lines; in a file it is on one.) A vertex is an index into these lists, counted from 0.
 
-- `children`: what every vertex reads, in its order; null or -1 is no child. Instead `edges` may say the same, pairs
-  `[parent, child]`: the children of a vertex are in the order of its pairs. Then the number of vertices is `vertices`,
-  where neither `kind` nor a column tells it.
-- `kind` (optional): a name per vertex. Kinds are numbered as they first appear (`set.kinds`; `--like` takes the
-  numbers of another file): give `graph.map` its cells in that order.
-- `columns` (optional): per column a value per vertex. Integers become int32, numbers float32, lists of numbers rows of
-  a matrix, strings numbers of words in a vocabulary (or of classes); null is -1 among integers and strings. Numbers are
-  finite; true and false are 1 and 0.
-- `edge_columns` (optional): per column a value per child, in lists as those of `children`; beside `edges` a list with
-  one per pair. Values are as those of vertices.
+- `children`: the children of every vertex, in order; null or -1 is a missing child. The alternative is `edges`, pairs
+  `[parent, child]`; the children of a vertex keep the order of its pairs. With `edges`, `vertices` gives the number of
+  vertices unless `kind` or a column implies it.
+- `kind` (optional): a name per vertex. Kinds are numbered in order of first appearance (`set.kinds`; `--like` takes the
+  numbers of another file). Pass `graph.map` its cells in that order.
+- `columns` (optional): one value per vertex and column. Integers become int32, numbers float32, lists of numbers rows
+  of a matrix, and strings word numbers in a vocabulary (or class numbers). Null is -1 among integers and strings.
+  Numbers are finite; true and false are 1 and 0.
+- `edge_columns` (optional): one value per child, in lists shaped like `children`; with `edges`, one list with a value
+  per pair. Values follow the rules of `columns`.
 - `graph` (optional): columns with one value for the graph.
 
-All lines have the same columns, and a column is of one type in all of them. In a table of children (`lists=False`)
-columns of edges are 0 where a vertex has no more children.
+All lines have the same columns, and a column has the same type on all lines. In a table of children (`lists=False`),
+edge columns are 0 at missing children.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from vpps.errors import DataError
 _FIELDS = ("children", "edges", "vertices", "kind", "columns", "edge_columns", "graph")
 NOTHING = "nothing but null"
 _FEW_VERTICES = 100
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # as JSON writes halves of pairs; mostly both of them follow each other
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half a surrogate pair in JSON; usually the other half follows
 _INT32 = np.iinfo(np.int32)
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -66,17 +66,17 @@ def read_jsonl(
     classes: Collection[str] = (),
     like: GraphSet | None = None,
 ) -> GraphSet:
-    """Graphs from lines of JSON, as the docstring of this module says; blank lines are skipped.
+    """Reads graphs from lines of JSON, in the format that this module's docstring describes; skips blank lines.
 
     Args:
-        min_count: strings of a vocabulary that occur less often become unknown, by default none; not beside `like`.
-        lists: children as lists; False makes a table with room for the most that a vertex has.
-        classes: columns of strings that are a closed set, such as labels: every string gets a number, and one that
-            `like` does not have is an error.
-        like: take kinds, vocabularies, classes, arity and the types of columns from this set.
+        min_count: vocabulary strings that occur less often become unknown; by default none do. Not allowed with `like`.
+        lists: store children as lists; False stores a table as wide as the largest number of children.
+        classes: string columns with a closed set of values, such as labels. Every string gets a number; a string that
+            `like` lacks raises an error.
+        like: take kinds, vocabularies, classes, arity and column types from this set.
 
     Raises:
-        DataError: a file cannot be read, holds no graph, or a line is malformed; with file and line.
+        DataError: a file cannot be read, holds no graph, or has a malformed line; the message gives file and line.
     """
     check_min_count(min_count, like is not None)
     found = _Graphs()
@@ -92,7 +92,7 @@ def read_jsonl(
     wanted = set(classes) | set(like.classes if like is not None else ())
     of_strings = {c.name for columns in found.given.values() for c in columns.values() if c.kind == "strings"}
     for name in sorted(set(classes) - of_strings):
-        raise DataError(f"{', '.join(map(str, paths))}: there is no column {name!r} of strings to be classes")
+        raise DataError(f"{', '.join(map(str, paths))}: there is no column {name!r} of strings for classes")
     vocabularies: dict[str, Vocabulary] = {}
     closed: dict[str, tuple[str, ...]] = {}
 
@@ -127,7 +127,7 @@ def read_jsonl(
 
 
 def _take_types(found: _Graphs, like: GraphSet) -> None:
-    """Integers of a column that has numbers in `like` are numbers; raises DataError for other differences."""
+    """Turns integers into numbers if `like` has numbers in that column; raises DataError for other type differences."""
     arrays = like.arrays
     of_like = arrays.columns, arrays.edge_columns, arrays.graph_columns
     for known, columns in zip(of_like, found.given.values(), strict=True):
@@ -146,7 +146,7 @@ def _take_types(found: _Graphs, like: GraphSet) -> None:
                 column.kind = kind
             elif column.kind != kind:
                 raise DataError(
-                    f"{column.first}: {name!r} holds {column.kind}, in {like.path or 'the set to be like'} {kind}"
+                    f"{column.first}: {name!r} holds {column.kind}, but {like.path or 'the set in like='} has {kind}"
                 )
 
 
@@ -169,15 +169,15 @@ def _kinds(found: _Graphs, like: GraphSet | None) -> tuple[tuple[str, ...], NDAr
 
 @dataclass(slots=True)
 class _Column:
-    """The values of all lines so far; `kind` is integers, numbers, strings, or "rows of 3 numbers"."""
+    """Values of all lines so far; `kind` is integers, numbers, strings, or "rows of 3 numbers"."""
 
     name: str
     kind: str
     first: str
-    """The line that decided it."""
+    """The line that determined `kind`."""
     values: list[Any] = field(default_factory=list)
     lines: list[tuple[str, int]] = field(default_factory=list)
-    """Every line and how many values it had."""
+    """Every line and its number of values."""
 
     def sources(self) -> Iterator[str]:
         return (source for source, count in self.lines for _ in range(count))
@@ -188,22 +188,22 @@ class _Column:
         return (int(self.kind.split()[2]),) if self.kind.startswith("rows") else ()
 
     def check_numbers(self) -> None:
-        """Raise DataError for null among numbers, and ints that float32 rounds."""
+        """Raises DataError for null among numbers, and for ints that float32 would round."""
         for source, value in zip(self.sources(), self.values, strict=True):
             for x in value if self.width else (value,):
                 if x is None:
-                    raise DataError(f"{source}: {self.name!r} holds null, among numbers: give every place a number")
+                    raise DataError(f"{source}: {self.name!r} holds null among numbers: replace it by a number")
                 if type(x) is int and int(np.float32(x)) != x:
                     raise DataError(f"{source}: {self.name!r} holds {x} among numbers, which float32 would round")
 
 
 class _Graphs(GraphLists):
-    """The lists while files are read.
+    """Graphs collected while files are read.
 
     Attributes:
-        kind: of every vertex, by name.
-        given: by field of a line, and by name, its columns.
-        source: file and line of what is read.
+        kind: the kind name of every vertex.
+        given: columns by field of a line, then by name.
+        source: file and line of the current graph.
     """
 
     def __init__(self) -> None:
@@ -239,7 +239,7 @@ class _Graphs(GraphLists):
         if bool(self.kind) != bool(kind) and self.sizes:
             self.fail("either all graphs have kinds or none has")
         if not all(isinstance(name, str) for name in kind):
-            self.fail("kinds are names")
+            self.fail("kinds must be strings")
 
         def edge(number: int) -> str:
             edges = [(vertex, k) for vertex, some in enumerate(children) for k in range(len(some))]
@@ -255,7 +255,7 @@ class _Graphs(GraphLists):
         self.end(source)
 
     def size(self, line: Mapping[str, Any], columns: Mapping[str, Any], characters: int) -> int:
-        """The number of vertices, which all that tell it must agree on; alone it is limited by the line's length."""
+        """Returns the number of vertices; all fields must agree. `vertices` alone is limited by the line's length."""
         told: dict[str, int] = {}
         for name, values in (*((f, line[f]) for f in ("children", "kind") if f in line), *columns.items()):
             if not isinstance(values, list):
@@ -265,7 +265,7 @@ class _Graphs(GraphLists):
             told["vertices"] = line["vertices"]
         sizes = list(told.items())
         if not sizes:
-            self.fail('expected "vertices": how many there are, where neither children nor columns tell it')
+            self.fail('expected "vertices", the number of vertices, as neither children nor columns imply it')
         name, n = sizes[0]
         for other, m in sizes[1:]:
             if m != n:
@@ -274,13 +274,13 @@ class _Graphs(GraphLists):
             self.fail(f"a graph has between 1 and {_INT32.max} vertices, not {n!r}")
         if name == "vertices" and n > max(_FEW_VERTICES, characters):
             self.fail(
-                f"{n} vertices, of which a line of {characters} characters says next to nothing: give every vertex a "
-                "value of a column, or its children"
+                f"{n} vertices, but the line has only {characters} characters: give every vertex a value of a column, "
+                "or its children"
             )
         return n
 
     def children_in(self, line: Mapping[str, Any], n: int) -> list[list[int]]:
-        """The children of every vertex."""
+        """Returns the children of every vertex."""
         if ("children" in line) == ("edges" in line):
             self.fail('expected either "children" or "edges"')
         if "children" in line:
@@ -307,7 +307,7 @@ class _Graphs(GraphLists):
     def edge_values(
         self, line: Mapping[str, Any], name: str, values: Any, children: Sequence[Sequence[int]]
     ) -> list[Any]:
-        """A column's value per child, in the order of the vertices' children."""
+        """Returns an edge column's values, one per child, in the order of the vertices' children."""
         if "edges" in line:
             edges = line["edges"]
             if not isinstance(values, list) or len(values) != len(edges):
@@ -318,7 +318,7 @@ class _Graphs(GraphLists):
         for vertex, (some, own) in enumerate(zip(children, values, strict=True)):
             if not isinstance(own, list) or len(own) != len(some):
                 self.fail(
-                    f"vertex {vertex} has {len(some)} children: expected a list of so many values as its {name!r}, "
+                    f"vertex {vertex} has {len(some)} children: expected a list of as many values as its {name!r}, "
                     f"found {json.dumps(own)[:80]}"
                 )
         return [x for own in values for x in own]
@@ -333,19 +333,19 @@ class _Graphs(GraphLists):
         for name, values in given.items():
             column = known.setdefault(name, _Column(name, NOTHING, self.source))
             kind = self.type_of(name, values, place) if values else column.kind  # a graph may have no edges
-            if not column.values or (column.kind == NOTHING and kind in ("integers", "strings")):  # the first to tell
+            if not column.values or (column.kind == NOTHING and kind in ("integers", "strings")):  # first typed values
                 column.kind, column.first = kind, self.source
             elif kind == NOTHING and column.kind in ("integers", "strings"):
                 kind = column.kind
             if {kind, column.kind} == {"integers", "numbers"}:
                 kind = column.kind = "numbers"
             if kind != column.kind:
-                self.fail(f"{name!r} holds {kind}, in {column.first} {column.kind}")
+                self.fail(f"{name!r} holds {kind}, but {column.first} has {column.kind}")
             column.values += values
             column.lines.append((self.source, len(values)))
 
     def type_of(self, name: str, values: list[Any], place: Callable[[int], str]) -> str:
-        """What a line has in a column."""
+        """Returns the type of a line's values in a column. Raises DataError."""
         kind, wrong = _type_of(values)
         if wrong:
             first = bisect_left(range(len(values)), True, key=lambda k: _type_of(values[: k + 1])[1] != "")
@@ -354,7 +354,7 @@ class _Graphs(GraphLists):
 
 
 def _type_of(values: Sequence[Any]) -> tuple[str, str]:
-    """As `_Column.kind`, or NOTHING; and what is wrong, to be said after the column's name, or nothing."""
+    """Returns the type (see `_Column.kind`) or NOTHING, and an error text to follow the column's name, or ""."""
     types = {type(x) for x in values}
     if types == {type(None)}:
         return NOTHING, ""

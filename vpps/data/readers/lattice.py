@@ -1,16 +1,16 @@
-"""Character-word lattices (Zhang & Yang 2018) as ED-Batch's Weibo files have them.
+"""Reads character-word lattices (Zhang & Yang 2018) in the format of ED-Batch's Weibo files.
 
     113                      the number of sentences
                              a sentence, perhaps after a blank line:
-    14                       its number of positions n, the first of them a mark of the beginning
+    14                       its number of positions n; the first position is a start mark
     0 7 9 7 ...              n tags
-    0                        n lines, one a position: k, then k pairs of a position and a number; first 0 pairs
-    1 0 62                   from the position before: the character and its number
-    2 1 480 0 3395           from a position further back: the word that ends here, and its number
+    0                        n lines, one per position: k, then k pairs of a position and a number; first 0 pairs
+    1 0 62                   a pair with the previous position: the number of the character here
+    2 1 480 0 3395           a pair with an earlier position: the number of a word that ends here
 
-The mark of the beginning becomes no vertex: what reads it has -1 as its child, that is, zeros. For every other position
-there is a vertex for each word that ends there, whose one child is the character before the word, and then one for the
-character, whose children are the character before it and those words.
+The start mark gets no vertex; vertices that would read it have -1 as their child, which stands for zeros. Every other
+position has one vertex per word that ends there; its only child is the character before the word. Then follows one
+vertex for the character; its children are the previous character and those words.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ KINDS = ("character", "word")
 
 
 def read_lattices(*paths: Source, min_count: int | None = None, like: GraphSet | None = None) -> GraphSet:
-    """Lattices as lists of children: kinds `character` and `word`, columns `character`, `word` and `tag`.
+    """Reads lattices with lists of children: kinds `character` and `word`, columns `character`, `word` and `tag`.
 
-    A column is -1 where it does not apply: `word` at characters, `character` and `tag` at words. Characters and words
-    are numbered apart. The first child of a character is the one before it, -1 at the beginning.
+    Column `word` is -1 at characters; columns `character` and `tag` are -1 at words. Characters and words have separate
+    numbers. The first child of a character is the previous character, or -1 at the beginning.
 
     Args:
-        min_count: number characters and words anew, by vocabularies whose words are the file's numbers: those that
-            occur less often become unknown, 0; not beside `like`. By default the numbers are those of the file.
-        like: take the vocabularies from this set, which has some.
+        min_count: renumber characters and words; numbers that occur less often become unknown, 0. The words of the new
+            vocabularies are the file's numbers. Not allowed with `like`. By default the file's numbers stay.
+        like: take the vocabularies from this set, which must have them.
 
     Raises:
-        DataError: a file cannot be read or is malformed; with file and line. `like` has no vocabularies.
+        DataError: a file cannot be read or is malformed (the message gives the line), or `like` has no vocabularies.
     """
     lattices = Lattices()
     for path in paths:
@@ -56,24 +56,24 @@ def read_lattices(*paths: Source, min_count: int | None = None, like: GraphSet |
 
 
 class Lattices(GraphLists):
-    """Lattices while they are read."""
+    """Collects lattices while they are read."""
 
     def __init__(self) -> None:
         super().__init__("kind", "character", "word", "tag")
 
     def position(self, of_position: list[int], words: Iterable[tuple[int, int]], character: int, tag: int) -> None:
-        """The vertices of a position: of the words that end there, then of its character.
+        """Adds the vertices of a position: the words that end there, then its character.
 
         Args:
-            of_position: the vertex of the character at each position before, that at the beginning being -1; gets that
-                of this one.
-            words: the position where each begins, and its number.
+            of_position: character vertices of the previous positions, with -1 for the start mark. This method appends
+                the new character vertex.
+            words: the start position and the number of each word.
         """
         ending = [self.vertex([of_position[first]], kind=1, word=word) for first, word in words]
         of_position.append(self.vertex([of_position[-1], *ending], kind=0, character=character, tag=tag))
 
     def graphs(self, vocabularies: Mapping[str, Vocabulary]) -> GraphSet:
-        """What has been read."""
+        """Returns the lattices as a set."""
         kind = self.columns.pop("kind")
         return GraphSet(
             self.sizes, (self.offsets, self.children), kind=kind, kinds=KINDS, columns=self.columns,
@@ -82,7 +82,7 @@ class Lattices(GraphLists):
 
 
 def _read(path: Source, lattices: Lattices) -> None:
-    """A file. Raises DataError."""
+    """Adds the lattices of a file. Raises DataError."""
     lines = _Numbers(path)
     (count,) = lines.take("the number of sentences", length=1)
     for sentence in range(count):
@@ -111,7 +111,7 @@ def _read(path: Source, lattices: Lattices) -> None:
 
 
 class _Numbers:
-    """The lines of a file that are not blank, as non-negative integers."""
+    """Reads the non-blank lines of a file as non-negative integers."""
 
     def __init__(self, path: Source) -> None:
         self.path = path
@@ -120,14 +120,14 @@ class _Numbers:
         self._lines: Iterator[tuple[int, str]] = ((n, text) for n, text in read_lines(path) if text.strip())
 
     def more(self) -> bool:
-        """Whether there is another line, which becomes the one that `fail` shows."""
+        """Advances to the next line, which `fail` then shows; returns False at the end of the file."""
         found = next(self._lines, None)
         if found is not None:
             self.number, self.text = found
         return found is not None
 
     def take(self, what: str, length: int | None = None) -> list[int]:
-        """The next line. Raises DataError where it is not `what`."""
+        """Returns the next line. Raises DataError if it is not `what`."""
         if not self.more():
             raise DataError(f"{self.path}:{self.number + 1}: expected {what}, found the end of the file")
         tokens = self.text.split()

@@ -1,4 +1,4 @@
-"""What readers share: words and labels to numbers, lists of children to a table."""
+"""Helpers of all readers: number words and labels, turn lists of children into a table."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from vpps.record.ranges import running_sum
 from vpps.values import as_count
 
 SMALL_TABLE = 1 << 24
-"""Entries that a table of children may always have."""
+"""Entries that any table of children may have."""
 SPARSE = 64
-"""A larger one may have so many times the vertices and edges, which is what lists take."""
+"""Limit of larger tables: entries per vertex or edge. Lists have one entry for each."""
 
 Source = str | PathLike[str]
 T = TypeVar("T")
 
 
 class GraphLists:
-    """The arrays of a set as lists, while graphs are read vertex by vertex.
+    """Collects the arrays of a set as lists while graphs are read vertex by vertex.
 
     Attributes:
-        sizes, sources: per graph.
-        offsets, children: as `GraphSet` takes them.
-        columns: by name, a value per vertex.
+        sizes, sources: one value per graph.
+        offsets, children: lists of children in the form that `GraphSet` takes.
+        columns: one value per vertex, by column name.
     """
 
     def __init__(self, *columns: str) -> None:
@@ -42,7 +42,7 @@ class GraphLists:
         self._begin = 0
 
     def vertex(self, children: Iterable[int], **values: Any) -> int:
-        """Adds a vertex, -1 in columns without a value; returns its number within the graph."""
+        """Adds a vertex and returns its number within the graph; columns without a value get -1."""
         self.children += children
         self.offsets.append(len(self.children))
         for name, column in self.columns.items():
@@ -50,7 +50,7 @@ class GraphLists:
         return len(self.offsets) - 2 - self._begin
 
     def end(self, source: str) -> None:
-        """The graph has all its vertices."""
+        """Completes the current graph."""
         self.sizes.append(len(self.offsets) - 1 - self._begin)
         self._begin += self.sizes[-1]
         self.sources.append(source)
@@ -59,10 +59,10 @@ class GraphLists:
 def words_of(
     sentences: Iterable[Iterable[str]], column: str, min_count: int | None, like: GraphSet | None, default: int = 2
 ) -> Vocabulary:
-    """The vocabulary of `like`, or one of the sentences' own: the words that occur `min_count` times at least.
+    """Returns the vocabulary of `like`, or a new one: the words that occur at least `min_count` times.
 
     Raises:
-        DataError: `like` has none for this column, or there is a `min_count` beside it.
+        DataError: `like` has no vocabulary for this column, or both `like` and `min_count` are given.
     """
     check_min_count(min_count, like is not None)
     if like is None:
@@ -71,27 +71,27 @@ def words_of(
 
 
 def check_min_count(min_count: int | None, like: bool) -> None:
-    """Raise DataError unless it is a count, and does not contradict a given vocabulary."""
+    """Raises DataError if `min_count` is not a count, or if `like` already gives the vocabulary."""
     if min_count is None:
         return
     as_count(min_count, "min_count", DataError)
     if like:
-        raise DataError(f"min_count={min_count} beside like=, which has its words already: leave one of them out")
+        raise DataError(f"min_count={min_count} beside like=, which already gives the words: drop one of them")
 
 
 def _known(like: GraphSet, names: Mapping[str, T], what: str, column: str) -> T:
     if column not in names:
-        raise DataError(f"{like.path or 'the set to be like'} has no {what} for {column!r}: {like.column_names()}")
+        raise DataError(f"{like.path or 'the set in like='} has no {what} for {column!r}: {like.column_names()}")
     return names[column]
 
 
 def classes_of(
     labels: Sequence[str], where: Sequence[str], column: str, like: GraphSet | None
 ) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Numbers for labels, and the names by number: those of `like`, or in alphabetical order.
+    """Numbers the labels and returns the names by number: the names of `like`, or new ones in alphabetical order.
 
     Args:
-        where: the file and line of every label.
+        where: file and line of every label.
 
     Raises:
         DataError: `like` does not know a label, or has no classes for this column.
@@ -102,8 +102,8 @@ def classes_of(
     if -1 in found:
         first = found.index(-1)
         raise DataError(
-            f"{where[first]}: unknown {column} {labels[first]!r}: the known ones are {', '.join(names)}, those of the "
-            "training data; have an example of every one there"
+            f"{where[first]}: unknown {column} {labels[first]!r}: the known ones are {', '.join(names)}, from the "
+            f"training data; add an example of every {column} there"
         )
     return np.array(found, np.int32), names
 
@@ -117,17 +117,17 @@ def children_of(
     sources: Sequence[str],
     sizes: NDArray[np.int64],
 ) -> NDArray[np.int32] | tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Children in the form that a `GraphSet` takes: lists, or a table filled up with -1, of as many columns as `like`.
+    """Returns children in the form that a `GraphSet` takes: lists, or a table padded with -1.
 
     Args:
-        counts: of children, per vertex.
-        children: of all vertices, one after the other.
-        lists: or a table.
-        like: has the arity, None for lists; without, a table has room for the most that there are.
-        sources, sizes: of the graphs.
+        counts: number of children per vertex.
+        children: children of all vertices, one after the other.
+        lists: return lists; False returns a table.
+        like: a set that gives the arity, None for lists. By default the arity is the largest number of children.
+        sources, sizes: sources and sizes of the graphs.
 
     Raises:
-        DataError: a vertex has more children than that, or the table would be next to empty and large.
+        DataError: a vertex has more children than `like` allows, or the table would be large and almost empty.
     """
     most = int(counts.max())
     arity = max(1, most) if like is None else like.arity
@@ -139,27 +139,24 @@ def children_of(
         "tree-lstm-child-sum)"
     )
     if most > arity:
-        raise DataError(
-            f"{source}: a vertex has {most} children, where there is room for {arity}, the most of the training data; "
-            f"{remedy}"
-        )
+        raise DataError(f"{source}: a vertex has {most} children, but the training data have at most {arity}; {remedy}")
     if len(counts) * arity > max(SMALL_TABLE, SPARSE * (len(counts) + len(children))):
         raise DataError(
-            f"{source}: a vertex has {most} children, the most of all: a table with room for {arity} at each of "
-            f"{len(counts)} vertices takes {len(counts) * arity * 4 / 1e9:.3g} GB, almost all of it for none; {remedy}"
+            f"{source}: a vertex has {most} children, so a table of children takes "
+            f"{len(counts) * arity * 4 / 1e9:.3g} GB for {len(counts)} vertices and is almost empty; {remedy}"
         )
     return table_of(counts, arity, children, -1)
 
 
 def table_of(counts: NDArray[np.int64], arity: int, values: NDArray[Any], none: int) -> NDArray[Any]:
-    """(vertices, arity) or (vertices, arity, width), filled up with `none`, of a value or row per child."""
+    """Returns a table (vertices, arity) or (vertices, arity, width) of a value per child, padded with `none`."""
     table = np.full((len(counts), arity, *values.shape[1:]), none, values.dtype)
     table[np.arange(arity) < counts[:, None]] = values
     return table
 
 
 def some_graphs(paths: Sequence[Source], n: int, what: str) -> None:
-    """Raises DataError where nothing was found."""
+    """Raises DataError if there are no paths or no graphs."""
     if not paths:
         raise DataError(f"no file given: expected {what}")
     if not n:

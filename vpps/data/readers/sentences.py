@@ -1,4 +1,4 @@
-"""Sentences as chains: each word reads the one before it. Text as one stream of words, in windows of one length."""
+"""Reads sentences as chains, where each word reads the previous one, and text as fixed-length windows of a stream."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from vpps.data.readers.names import Source, classes_of, some_graphs, words_of
 from vpps.errors import DataError
 
 BOUNDARY = "</s>"
-"""The word before the first of a sentence and after the last, as in Mikolov's language models."""
+"""The mark before the first and after the last word of a sentence, as in Mikolov's language models."""
 
 
 def read_tagged(*paths: Source, min_count: int | None = None, like: GraphSet | None = None) -> GraphSet:
-    """Sentences of `word|TAG` separated by blanks, one a line: columns `word` and `tag`. Blank lines are skipped.
+    """Reads sentences of `word|TAG` separated by blanks, one per line; skips blank lines.
 
-    The last `|` of a token separates, so a word may have one.
+    The columns are `word` and `tag`. The last `|` of a token is the separator, so a word may contain one.
 
     Args:
-        min_count: words that occur less often become unknown, by default those of one occurrence; not beside `like`.
+        min_count: words that occur less often become unknown; the default is 2. Not allowed with `like`.
         like: take vocabulary and tags from this set.
 
     Raises:
-        DataError: a file cannot be read, holds no sentence, or a token has no tag or an unknown one; with file and
-            line.
+        DataError: a file cannot be read or holds no sentence, or a token has no tag or an unknown one.
     """
     sources, sentences = tagged_lines(*paths)
     return graphs_of_tagged(sentences, min_count=min_count, like=like, sources=sources)
@@ -38,7 +37,7 @@ Token = tuple[str, str]
 
 
 def tagged_lines(*paths: Source) -> tuple[list[str], list[list[Token]]]:
-    """Where every sentence of some files stands, and its tokens; see `read_tagged`."""
+    """Returns file and line of every sentence, and its tokens; see `read_tagged`."""
     sources, sentences = read_sentences(paths, "one sentence of word|TAG a line")
     tagged: list[list[Token]] = []
     for source, tokens in zip(sources, sentences, strict=True):
@@ -58,14 +57,14 @@ def graphs_of_tagged(
     like: GraphSet | None = None,
     sources: Sequence[str] | None = None,
 ) -> GraphSet:
-    """Sentences of words and their tags as a set: chains, columns `word` and `tag`.
+    """Turns tagged sentences into a set of chains with the columns `word` and `tag`.
 
     Args:
-        min_count, like: as of `read_tagged`.
+        min_count, like: see `read_tagged`.
         sources: names of the sentences for messages.
 
     Raises:
-        DataError: there is no sentence, or a tag that `like` does not have.
+        DataError: there is no sentence, or `like` lacks a tag.
     """
     some_graphs(["sentences"], len(sentences), "at least one sentence")
     names = sources or [f"sentence {k}" for k in range(len(sentences))]
@@ -83,15 +82,15 @@ def graphs_of_tagged(
 def read_text(
     *paths: Source, min_count: int | None = None, targets: bool = True, like: GraphSet | None = None
 ) -> GraphSet:
-    """Sentences of words separated by blanks, one a line; blank lines are skipped.
+    """Reads sentences of words separated by blanks, one per line; skips blank lines.
 
-    A sentence of k words has k + 1 vertices: column `word` is `BOUNDARY` and the words, column `next` the words and
-    `BOUNDARY`, which is what a language model predicts from it.
+    A sentence of k words has k + 1 vertices. Column `word` holds `BOUNDARY`, then the words. Column `next` holds the
+    words, then `BOUNDARY`: the targets of a language model.
 
     Args:
-        min_count: words that occur less often become unknown, which `<unk>` in the text is already; by default those of
-            one occurrence; not beside `like`.
-        targets: False leaves out `next` and the boundary: k vertices, for an encoder.
+        min_count: words that occur less often become unknown, like `<unk>` in the text; the default is 2. Excludes
+            `like`.
+        targets: False leaves out `next` and the boundary; an encoder needs only the k words.
         like: take the vocabulary from this set.
 
     Raises:
@@ -102,7 +101,7 @@ def read_text(
 
 
 def read_sentences(paths: Sequence[Source], what: str = "one sentence a line") -> tuple[list[str], list[list[str]]]:
-    """File and line of every sentence, and its words. Raises DataError where a file cannot be read or none is found."""
+    """Returns file and line of every sentence, and its words. Raises DataError for unreadable files or no sentence."""
     lines = [(f"{path}:{number}", words_in(text)) for path in paths for number, text in read_lines(path)]
     found = [(source, words) for source, words in lines if words]
     some_graphs(paths, len(found), what)
@@ -112,10 +111,10 @@ def read_sentences(paths: Sequence[Source], what: str = "one sentence a line") -
 def read_parallel(
     source: Source, target: Source, *, min_count: int | None = None, like: tuple[GraphSet, GraphSet] | None = None
 ) -> tuple[GraphSet, GraphSet]:
-    """Two texts whose lines translate each other: graph k of one set belongs to graph k of the other.
+    """Reads two texts whose lines translate each other; graph k of one set belongs to graph k of the other.
 
-    The first is for an encoder (`targets=False` of `read_text`), the second for a decoder. Pairs with a blank line are
-    left out.
+    The first set is for an encoder (`targets=False` of `read_text`), the second for a decoder. Pairs with a blank line
+    are skipped.
 
         for batch in target.batches(32):
             sentences = source[batch.indices]
@@ -135,7 +134,7 @@ def graphs_of_pairs(
     like: tuple[GraphSet, GraphSet] | None = None,
     sources: Sequence[Sequence[str] | None] = (None, None),
 ) -> tuple[GraphSet, GraphSet]:
-    """Pairs of sentences as `read_parallel` makes them two sets."""
+    """Turns pairs of sentences into two sets; see `read_parallel`."""
     first, second = (
         graphs_of_text(
             [pair[k] for pair in pairs], min_count=min_count, targets=k == 1, like=like and like[k], sources=sources[k]
@@ -146,7 +145,7 @@ def graphs_of_pairs(
 
 
 def read_pairs(source: Source, target: Source) -> list[tuple[int, list[str], list[str]]]:
-    """Line number and words of every pair of lines that translate each other; pairs with a blank line are left out.
+    """Returns line number and words of every pair of lines that translate each other; skips pairs with a blank line.
 
     Raises:
         DataError: a file cannot be read, their numbers of lines differ, or no pair is left.
@@ -159,13 +158,13 @@ def read_pairs(source: Source, target: Source) -> list[tuple[int, list[str], lis
 
 
 def check_parallel(source: Source, n_source: int, target: Source, n_target: int) -> None:
-    """Raises DataError where texts that should translate each other differ in their numbers of lines."""
+    """Raises DataError if two parallel texts have different numbers of lines."""
     if n_source != n_target:
         longer = source if n_source > n_target else target
         alone = min(n_source, n_target) + 1 + (longer.first if isinstance(longer, LinePart) else 0)
         raise DataError(
             f"{longer}:{alone}: the other text has no such line: {source} has {n_source} lines and {target} {n_target}:"
-            " parallel text has as many"
+            " parallel texts have equal numbers of lines"
         )
 
 
@@ -177,14 +176,14 @@ def graphs_of_text(
     like: GraphSet | None = None,
     sources: Sequence[str] | None = None,
 ) -> GraphSet:
-    """Sentences that are lists of words, as `read_text` makes them a set.
+    """Turns sentences, given as lists of words, into a set; see `read_text`.
 
     Args:
-        min_count, targets, like: as there.
+        min_count, targets, like: see `read_text`.
         sources: names of the sentences for messages.
 
     Raises:
-        DataError: there is no sentence, or `BOUNDARY` is a word of one that gets targets.
+        DataError: there is no sentence, or a sentence with targets contains `BOUNDARY`.
     """
     some_graphs(["sentences"], len(sentences), "at least one sentence")
     if targets:
@@ -204,11 +203,11 @@ def graphs_of_text(
 def _no_boundary(sentences: Sequence[Sequence[str]], sources: Sequence[str]) -> None:
     for source, words in zip(sources, sentences, strict=True):
         if BOUNDARY in words:
-            raise DataError(f"{source}: {BOUNDARY!r} is the mark of a sentence's end, which readers add: leave it out")
+            raise DataError(f"{source}: {BOUNDARY!r} is the mark of a sentence's end; readers add it, so leave it out")
 
 
 def chains(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(N, 1) the child of every vertex is the one before it; -1 at the beginning."""
+    """Returns the children (N, 1) of chains: the previous vertex, or -1 at the beginning."""
     places = np.arange(sizes.sum()) - (sizes.cumsum() - sizes).repeat(sizes)
     return (places - 1)[:, None]
 
@@ -216,11 +215,12 @@ def chains(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 def read_stream(
     *paths: Source, steps: int = 64, min_count: int | None = None, like: GraphSet | None = None
 ) -> GraphSet:
-    """Sentences of words separated by blanks, one a line, as one stream; blank lines are skipped. See
-    `graphs_of_stream`.
+    """Reads sentences of words separated by blanks, one per line, as one stream; skips blank lines.
+
+    See `graphs_of_stream`.
 
     Raises:
-        DataError: a file cannot be read, or holds fewer words than a window.
+        DataError: a file cannot be read, or the files hold fewer words than a window.
     """
     _, sentences = read_sentences(paths)
     try:
@@ -232,16 +232,15 @@ def read_stream(
 def graphs_of_stream(
     sentences: Sequence[Sequence[str]], *, steps: int = 64, min_count: int | None = None, like: GraphSet | None = None
 ) -> GraphSet:
-    """Windows of `steps` words, one after the other: chains that are all of one length, as Cavs's Fixed-LSTM takes them
-    (Xu et al. 2018, section 5).
+    """Cuts a stream of words into consecutive windows of `steps` words, for Cavs's Fixed-LSTM.
 
-    The stream is `BOUNDARY` and then every sentence, followed by `BOUNDARY`. Column `word` is the stream, column `next`
-    what follows each word there, which may be the first word of the next window. What does not fill a window is left
-    out.
+    The windows are chains of one length (Xu et al. 2018, section 5). The stream is `BOUNDARY`, then every sentence and
+    another `BOUNDARY`. Column `word` holds the stream. Column `next` holds the word after each, which may be the first
+    word of the next window. An incomplete last window is dropped.
 
     Args:
         steps: words per window.
-        min_count, like: as of `read_text`.
+        min_count, like: see `read_text`.
 
     Raises:
         DataError: there are fewer words than a window has, or steps is below 1.
@@ -252,7 +251,7 @@ def graphs_of_stream(
     stream = [BOUNDARY, *(word for sentence in sentences for word in (*sentence, BOUNDARY))]
     n = (len(stream) - 1) // steps
     if not n:
-        raise DataError(f"{len(stream) - 1} words, ends of sentences included, fill no window of {steps}: take fewer")
+        raise DataError(f"{len(stream) - 1} words, with sentence ends, do not fill a window of {steps}: reduce steps")
     vocabulary = words_of([stream], "word", min_count, like)
     numbers = np.array([vocabulary[word] for word in stream[: n * steps + 1]], np.int32)
     return GraphSet(

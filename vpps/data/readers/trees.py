@@ -1,4 +1,4 @@
-"""Penn trees: with labels, as `vpps.data.treebank` reads them, or with names."""
+"""Reads Penn trees, with integer labels (parsed by `vpps.data.treebank`) or with names."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def read_treebank(
     n_classes: int | None = None,
     like: GraphSet | None = None,
 ) -> GraphSet:
-    """Bracketed trees, one a line: `(3 (2 The) (4 ...))`. See `graphs_of_trees`; blank lines are skipped.
+    """Reads bracketed trees, one per line: `(3 (2 The) (4 ...))`. See `graphs_of_trees`; blank lines are skipped.
 
     Args:
-        n_classes: when given, labels must be smaller than this.
+        n_classes: upper bound of the labels, exclusive.
 
     Raises:
-        DataError: a file cannot be read, holds no tree, or a line is malformed; with file, line and column.
+        DataError: a file cannot be read, holds no tree, or has a malformed line; the message gives line and column.
     """
     trees = [item for path in paths for item in located_trees(path, n_classes).items()]
     some_graphs(paths, len(trees), "one bracketed tree a line")
@@ -45,11 +45,11 @@ def graphs_of_trees(
     like: GraphSet | None = None,
     sources: Sequence[str] | None = None,
 ) -> GraphSet:
-    """Trees as a set: vertices in post-order of kind `leaf` or `inner`, columns `word` (-1 inside) and `label`.
+    """Turns trees into a set: vertices in post-order, kinds `leaf` and `inner`, columns `word` (-1 inside), `label`.
 
     Args:
-        min_count: words that occur less often become unknown, by default those of one occurrence; not beside `like`.
-        lists: children as lists, for a child-sum; by default as a table with room for the most that a node has.
+        min_count: words that occur less often become unknown; the default is 2. Not allowed with `like`.
+        lists: store children as lists, for a child-sum; by default a table as wide as the largest number of children.
         like: take vocabulary and arity from this set.
         sources: names of the trees for messages.
 
@@ -75,23 +75,23 @@ def graphs_of_trees(
 def read_constituents(
     *paths: Source, min_count: int | None = None, lists: bool = True, like: GraphSet | None = None
 ) -> GraphSet:
-    """Penn trees whose nodes have names, as the Penn Treebank has them: over several lines, and nodes without a name.
+    """Reads Penn trees with node names, as in the Penn Treebank: over several lines, and with unnamed nodes.
 
         ( (S
             (NP-SBJ (DT The) (NN film))
             (VP (VBZ works)) ))
 
-    Kinds are `leaf` and `inner`, columns are `word` (-1 inside) and `label`, a class per name.
+    The kinds are `leaf` and `inner`; the columns are `word` (-1 inside) and `label`, with one class per name.
 
-    A part of speech and its word, `(NN film)`, is a leaf. Names are kept as they are, with what follows a hyphen; a
-    node without a name becomes its child. Words are as in the file: `-LRB-`, and traces below `-NONE-`.
+    A part of speech and its word, `(NN film)`, form a leaf. Names stay as written, with any suffix after a hyphen. An
+    unnamed node is replaced by its child. Words stay as in the file, including `-LRB-` and traces below `-NONE-`.
 
     Args:
-        min_count, lists, like: as of `graphs_of_trees`; `like` has the names, too.
+        min_count, lists, like: see `graphs_of_trees`; `like` also gives the names.
 
     Raises:
-        DataError: a file cannot be read, holds no tree, or is malformed, with file, line and column; `like` does not
-            have a name.
+        DataError: a file cannot be read or holds no tree, a file is malformed (the message gives line and column), or
+            `like` lacks a name.
     """
     trees = _Trees()
     for path in paths:
@@ -121,14 +121,14 @@ class _Node:
 
 
 class _Trees(GraphLists):
-    """Trees while they are read; `where` says per vertex in which line it ends."""
+    """Collects trees while they are read; `where` holds the file and line at which each vertex ends."""
 
     def __init__(self) -> None:
         super().__init__("word", "label")
         self.where: list[str] = []
 
     def read(self, path: Source) -> None:
-        """All trees of a file. Raises DataError."""
+        """Adds all trees of a file. Raises DataError."""
         nodes: list[_Node] = []
         source = place = f"{path}:1"
 
