@@ -1,17 +1,17 @@
-"""What the DyNet programs of all networks share: equal weights, strong forms of products, a step as benches want it.
+"""Shared parts of all DyNet programs: equal weights, fast forms of products, a step that benches can time.
 
-A program writes expressions for one vertex at a time; DyNet batches the operations of a mini-batch by itself. What was
-found to make it strong (see also `peers/dynet_treelstm.py`):
+A program writes expressions for one vertex at a time; DyNet batches the operations of a mini-batch by itself. These
+choices make it fast (see also `peers/dynet_treelstm.py`):
 
-- matrices that vpps stacks by gate or by child are taken apart for mini-batches of more than two graphs: DyNet then
-  needs no copies to cut and concatenate vectors; below, one product with the whole matrix is faster. `Gates` is both;
-- the bias of `affine_transform` is a parameter: DyNet batches only those whose bias and matrices are the same nodes, so
-  one with a vector of each vertex for a bias is computed alone (`U * h + a` is not);
-- what all units share (classifiers, losses) is computed once, over `concatenate_to_batch` of all of them;
-- gradients of embeddings are sparse (the default), none are clipped (not the default);
-- memory pools have room for the largest mini-batch from the start.
+- Matrices that vpps stacks by gate or by child are split for mini-batches of more than two graphs: DyNet then needs no
+  copies to cut and concatenate vectors. Below that, one product with the whole matrix is faster. `Gates` has both.
+- The bias of `affine_transform` is a parameter. DyNet batches it only if bias and matrices are the same nodes, so an
+  affine_transform with a vertex's own vector as its bias is computed alone (`U * h + a` is not).
+- Ops common to all units (classifiers, losses) are computed once, over `concatenate_to_batch` of all of them.
+- Gradients of embeddings are sparse (the default), none are clipped (not the default).
+- Memory pools fit the largest mini-batch from the start.
 
-DyNet computes on one thread. Nothing here needs vpps but the task that is copied.
+DyNet computes on one thread. Nothing here needs vpps except the copied task.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from peers.dynet_treelstm import Pools, import_dynet
 
 STRATEGIES = {"agenda": 1, "depth": 2}  # values of --dynet-autobatch
 POOLS = Pools(forward=1024, backward=1024, parameters=256, scratch=64)  # the third grows by itself
-WHOLE_UP_TO = 2  # graphs per mini-batch
+WHOLE_UP_TO = 2  # most graphs per mini-batch
 
 
 def start(pools: Pools = POOLS) -> Any:
-    """DyNet, batching by itself; the pools of the first call hold for the process."""
+    """Start DyNet with automatic batching; the pools of the first call hold for the process."""
     return import_dynet(pools, autobatch=STRATEGIES["agenda"])
 
 
 def _strategy_flag() -> ctypes.c_int:
-    """Where DyNet keeps its strategy, which it reads before every forward pass: so one process can compare both."""
+    """Return DyNet's strategy variable. DyNet reads it before every forward pass, so one process can compare both."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     library = next(line.split(maxsplit=5)[5] for line in maps if "libdynet" in line)
     return ctypes.c_int.in_dll(ctypes.CDLL(library), "_ZN5dynet14autobatch_flagE")
