@@ -23,7 +23,7 @@ SECTIONS = (
     "SpeedOfLight", "InstructionStats", "WarpStateStats", "SchedulerStats", "MemoryWorkloadAnalysis", "LaunchStats",
     "Occupancy",
 )  # fmt: skip
-SKIPPED, COUNTED = 10, 3  # launches skipped, and counted afterwards
+SKIPPED, COUNTED = 10, 3  # launches to skip, then to count; the program under ncu makes 2 * SKIPPED
 
 
 def count(batch_size: int, options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:

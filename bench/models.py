@@ -198,7 +198,7 @@ class VppsDistinctTreeLstm(VppsBulkTreeLstm):
 
 
 class VppsPerChildTreeLstm(VppsDistinctTreeLstm):
-    """VppsDistinctTreeLstm that also shares the parents' products of equal words, as each child has its own matrix."""
+    """VppsDistinctTreeLstm that also computes each word's product with each child's own matrix once."""
 
     per_child = True
 

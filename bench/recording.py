@@ -1,4 +1,4 @@
-"""What recording costs the host: microseconds per call, for calls of cells and for bare ops.
+"""Measures the host's cost of recording: microseconds per call, for calls of cells and for bare ops.
 
     python bench/recording.py [--trees train.txt] [--batch 64] [--rounds 30] >> recording.jsonl
     PYTHONPATH=other/checkout python bench/recording.py    # the same figures of another version of vpps
@@ -10,13 +10,12 @@ Graphs are recorded, never planned nor run. The cases:
     ops      bare ops on vectors, with operators and functions, with and without parameters
     lookups  graph.lookup and graph.zeros
     words    the trees of `cells` without their losses, in one call (graph.map); leaves look their words up
-    vectors  the same; leaves are given their words' vectors, which are rows of the graph
+    vectors  like `words`, but leaves are given their words' vectors, which are rows of the graph
     sum      vpps.sum of the losses alone, per loss
 
-Each case twice: recorded in Python, and then by the compiled recorder, which a handle puts in use where it can be had
-(`recorder` says which it was). Lines also have `ms`, of the whole batch, `best`, of the quickest round, and
-`arrays_ms`: what turning it into arrays takes, the planner's first step. The time of the user's loop is part of the
-figures.
+Each case is recorded twice: in Python, and then by the compiled recorder, if a handle can put it in use (`recorder`
+names the one used). Lines also have `ms`, of the whole batch, `best`, of the quickest round, and `arrays_ms`, the time
+to convert it into arrays, the planner's first step. Figures include the time of the user's loop.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from vpps.data import GraphBatch, GraphSet
 from vpps.record.topology import Topology
 
 BENCH = "recording"
-HIDDEN = 8  # of no consequence: nothing is computed
+HIDDEN = 8  # any size will do: nothing is computed
 CLASSES = 5
 
 Batch = Sequence[list[Node]]
@@ -46,7 +45,7 @@ Recorded = tuple[vpps.Graph, int]  # with the number of calls
 
 
 def cells_of_trees(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
-    """Records trees of two cells, as a user would."""
+    """Return a recorder of trees of two cells, as a user would write it."""
     words = model.lookup("words", (n_words, HIDDEN))
     W, U, Wo = (model.parameter(n, s) for n, s in (("W", (24, HIDDEN)), ("U", (40, 16)), ("Wo", (CLASSES, HIDDEN))))
 
