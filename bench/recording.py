@@ -82,7 +82,7 @@ def cells_of_trees(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorde
 
 
 def cells_with_lists(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
-    """Records trees of one cell that takes its children as lists."""
+    """Return a recorder of trees of one cell that takes its children as lists."""
     words = model.lookup("child words", (n_words, HIDDEN))
     V, Uf = model.parameter("V", (24, HIDDEN)), model.parameter("Uf", (HIDDEN, HIDDEN))
 
@@ -110,7 +110,7 @@ def cells_with_lists(model: vpps.Model, n_words: int) -> Callable[[Batch], Recor
 
 
 def bare_ops(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
-    """Records a recurrence of twelve bare ops a step."""
+    """Return a recorder of a recurrence of twelve bare ops a step."""
     p, M = model.parameter("p", (HIDDEN,)), model.parameter("M", (HIDDEN, HIDDEN))
 
     def record(batch: Batch) -> Recorded:
@@ -127,7 +127,7 @@ def bare_ops(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
 
 
 def lookups(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
-    """Records leaves alone; half of the calls are for zeros, which are one vertex."""
+    """Return a recorder of leaves only; half of the calls are for zeros, which are one vertex."""
     words = model.lookup("looked up", (n_words, HIDDEN))
 
     def record(batch: Batch) -> Recorded:
@@ -144,7 +144,7 @@ def lookups(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
 
 
 def maps(model: vpps.Model, n_words: int, vectors: bool) -> Callable[[Batch], Recorded]:
-    """Records trees that are data, joined before the timing."""
+    """Return a recorder of trees as data, joined before the timing."""
     table = model.lookup("words", (n_words, HIDDEN))
     shapes = {"W": (24, HIDDEN), "b": (24,), "U": (40, 16), "bU": (40,)}
     leaf, inner = tree_states(*(model.parameter(name, shape) for name, shape in shapes.items()))
@@ -160,7 +160,7 @@ def maps(model: vpps.Model, n_words: int, vectors: bool) -> Callable[[Batch], Re
         if vectors:
             is_leaf = trees.kind == 0
             of_leaves = graph.rows(np.zeros((np.count_nonzero(is_leaf), HIDDEN), np.float32), grad=True)
-            inputs = {"x": of_leaves[np.cumsum(is_leaf) - 1]}  # inner nodes have any
+            inputs = {"x": of_leaves[np.cumsum(is_leaf) - 1]}  # inner nodes may have any
         graph.map(cells, **trees.structure, inputs=inputs)
         return graph, trees.n_vertices
 
@@ -181,7 +181,7 @@ CASES = {
 
 
 def recorder() -> str:
-    """What records graphs now."""
+    """Return the kind of recorder now in use."""
     return (
         "python"
         if type(getattr(vpps.Graph(), "_tape", None)).__module__.startswith(("vpps.", "builtins"))

@@ -7,9 +7,9 @@ Four programs with one interface:
 - "manual": batched by level with a backward by hand, which needs a third of the kernels. The elementwise part of a
   level is one function, compiled by torch.compile on request.
 - "graphs": "manual" captured into CUDA graphs, replayed: the host only fills in indices. A captured graph has fixed
-  sizes, so mini-batches share a graph by their number of levels, rounded up to a multiple of 4. Every level is padded to
-  the largest of all mini-batches of the run that share it, rounded up to a multiple of 8. A program that sees its data
-  for the first time could not know these sizes. `padding` is rows computed over rows needed.
+  sizes, so mini-batches share a graph by their number of levels, rounded up to a multiple of 4. Every level is padded
+  to the largest of all mini-batches of the run that share it, rounded up to a multiple of 8. A program that sees its
+  data for the first time could not know these sizes. `padding` is rows computed over rows needed.
 
 In all of them products are fused over gates and children, word vectors are gathered once and updated by one index_add,
 and nothing in a step waits for the device. In bf16 the first two run under autocast; the others store as autocast

@@ -1,4 +1,4 @@
-"""How well a constant answer does is measured by bench/learning.py; programs in bench/ are scripts."""
+"""Imports bench/learning.py, which scores constant answers; programs in bench/ are scripts."""
 
 from __future__ import annotations
 

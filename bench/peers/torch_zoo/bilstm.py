@@ -80,8 +80,7 @@ class Recurrence(torch.autograd.Function):
         gates, h, c, squashed, U = ctx.kept
         chains, H = ctx.chains, U.shape[2]
         i, f, u, o = gates.split(H, 2)
-        # Computes the factors outside the recurrence, for all words at once: each gate's effect on c, the last one's on
-        # h.
+        # Factors outside the recurrence, for all words at once: each gate's effect on c, the last one's on h.
         slopes = torch.empty_like(gates).view(*gates.shape[:2], 4, H)
         torch.mul(u, i * (1 - i), out=slopes[:, :, 0])
         slopes[:, : chains.sizes[0], 1] = 0

@@ -1,4 +1,4 @@
-"""One barrier per level, forward and backward, for the cells that recur most; counted, and executed."""
+"""One barrier per level, forward and backward, for the most recurrent cells: counted, and executed."""
 
 from __future__ import annotations
 
