@@ -96,14 +96,14 @@ def test_tests_run_to_their_end(tmp_path: Path) -> None:
     assert failures(lines) == []
     assert_complete(lines, TESTS, harness.commit())
     outcomes = [line["outcome"] for line in lines if "test" in line]
-    torch = importlib.util.find_spec("torch") is not None  # one of them exchanges arrays with it
+    torch = importlib.util.find_spec("torch") is not None  # one of them exchanges arrays with PyTorch
     assert outcomes.count("passed") == len(outcomes) - (not torch)
     assert len(outcomes) >= 4
 
 
 @pytest.mark.simt
 def test_the_rest_runs_to_its_end_and_pytorch_up_to_the_first_call_that_needs_a_device(tmp_path: Path) -> None:
-    """What was measured before that call is not lost with it."""
+    """A failure at that call keeps all earlier measurements."""
     lines = dry_run(tmp_path / "out", BESIDE_PYTORCH, paths=str(ROOT / STAND_INS / "python"))
     assert [line["stage"] for line in failures(lines)] == ["peers", "peers", "precisions"]
     assert_complete(lines, BESIDE_PYTORCH, harness.commit())
