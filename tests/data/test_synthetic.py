@@ -178,7 +178,7 @@ class TestOpinions:
 
 
 def names_in(sentence: list[tuple[str, str]]) -> list[tuple[int, int, str]]:
-    """(first, behind, type) of the runs of one tag other than O."""
+    """Return (first, end, type) of the runs of one tag other than O."""
     found, first = [], 0
     for k in range(1, len(sentence) + 1):
         if k == len(sentence) or sentence[k][1] != sentence[first][1]:
@@ -230,9 +230,9 @@ class TestText:
         train, dev = synthetic_text(300, 20)
         far = 0  # verbs whose nearest noun has another number
         for sentence in train + dev:
-            open_phrases: list[bool] = []  # number of the subjects that wait for a verb
+            open_phrases: list[bool] = []  # numbers (plural or not) of the subjects without a verb so far
             nearest = False
-            subject = True  # whether the next noun begins to wait
+            subject = True  # True if the next noun is a subject
             for word in sentence:
                 if word in DETERMINERS[0] or word in DETERMINERS[1]:
                     plural = word in DETERMINERS[1]
@@ -291,7 +291,7 @@ class TestLattices:
             batch = train[graph]
             offsets, indices = batch.children
             before, text = -1, ""
-            place_of = {-1: 0}  # how many characters come before what reads this vertex
+            place_of = {-1: 0}  # number of characters before a reader of this vertex
             for vertex in range(batch.n_vertices):
                 children = indices[offsets[vertex] : offsets[vertex + 1]].tolist()
                 if batch["word"][vertex] >= 0:

@@ -1,4 +1,4 @@
-"""Messages between ranks are data: they arrive unchanged, and nothing in them is executed."""
+"""Messages between ranks are data: they arrive unchanged, and are never executed."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ class Executed:
 
 @pytest.fixture
 def unfinished(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worlds that could not be made do not end the test run at its exit."""
+    """Stop worlds that failed to start from ending the test run at its exit."""
     monkeypatch.setattr("vpps.distributed.world._OPEN", {})
 
 
 class Hostile(Echo):
-    """Another rank, which answers every value that is gathered by a pickle."""
+    """A rank that answers every gathered value by a pickle."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(any_thread=False)

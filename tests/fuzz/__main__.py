@@ -31,13 +31,13 @@ HANGING = 300
 
 
 def case_of(seed: int, number: int, kinds: tuple[str, ...] = KINDS) -> tuple[str, Any]:
-    """The kind and the data of a case."""
+    """Return the kind and the data of a case."""
     kind = KINDS[number % len(KINDS)]
     return kind, import_module(f"tests.fuzz.{kind}").draw(Random(f"{seed}/{number}"))
 
 
 def finding(case: Any) -> Found | None:
-    """What is wrong with a case, if anything is."""
+    """Return the finding of a case, or None."""
     try:
         case.check()
     except Found as found:
@@ -51,7 +51,7 @@ def finding(case: Any) -> Found | None:
 
 
 def smaller(case: Any, found: Found, seconds: float = SHRINKING) -> tuple[Any, Found]:
-    """A smaller case with the same finding."""
+    """Return a smaller case with the same finding."""
     latest = [found]
 
     def fails(changed: Any) -> bool:
@@ -65,7 +65,7 @@ def smaller(case: Any, found: Found, seconds: float = SHRINKING) -> tuple[Any, F
 
 
 def report(number: int, kind: str, seed: int, case: Any, found: Found) -> None:
-    """Makes the case smaller, and prints it as a program."""
+    """Shrink the case, and print it as a program."""
     case, found = smaller(case, found)
     program = packed(found.program)
     with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +78,7 @@ def report(number: int, kind: str, seed: int, case: Any, found: Found) -> None:
 
 
 def main() -> int:
-    """Runs cases until the time is over; 1 where something was found."""
+    """Run cases until the time is over; returns 1 if there are findings."""
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description="Random cases against oracles.")
     parser.add_argument("--minutes", type=float, default=1.0, help="how long (default 1)")
     parser.add_argument("--seed", type=int, help="of all cases; by default another one each time")
@@ -127,7 +127,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("VPPS_TUNING", "0")  # what was measured on this machine is not what cases expect
+    os.environ.setdefault("VPPS_TUNING", "0")  # cases do not depend on measurements of this machine
     compile_tails_quickly(pytest.MonkeyPatch())
     if sys.argv[1:2] in (["scripts"], ["ranks"]):
         sys.exit(import_module(f"tests.fuzz.{sys.argv[1]}").main(sys.argv[2:]))

@@ -1,5 +1,6 @@
-"""Constants that change from step to step, of bare ops, of cells defined anew and of keyword arguments: the bits of the
-same ops in the other forms, and those of programs of their own in a handle of its own."""
+"""Constants that change from step to step, of bare ops, of cells defined anew and of keyword arguments. All forms have
+equal bits, also to programs of their own in a handle of their own.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ OPTIONS = "'cpu'", "'cpu', vps=2", "'cpu', schedule='paper'", "'cpu', passes=vpp
 
 @dataclass(frozen=True)
 class Constants:
-    """Ops one after the other, their constants at each step, and target and options of the handle."""
+    """Consecutive ops with their constants at each step, and target and options of the handle."""
 
     ops: tuple[int, ...]
     steps: tuple[tuple[float, ...], ...]
@@ -29,7 +30,9 @@ class Constants:
     seed: int
 
     def program(self) -> list[str]:
-        """`run(handle, k)`: gradients and values of step k, of all forms; of two of them also with other constants."""
+        """Return `run(handle, k)`: gradients and values of step k, of all forms; of two forms also with other
+        constants.
+        """
         return [
             "import numpy as np, vpps",
             f"data = np.random.default_rng({self.seed}).normal(size=(3, 5))",
@@ -58,7 +61,7 @@ class Constants:
         ]
 
     def check(self) -> None:
-        """Raises Found."""
+        """Raise Found if bits differ."""
         made = execute(lines := self.program())
         if made["made"]:
             raise Found(f"other constants made {made['made']} programs", lines)
@@ -73,7 +76,7 @@ class Constants:
 
 
 def draw(random: Random) -> Constants:
-    """A case."""
+    """Draw a random case."""
     ops = tuple(random.randrange(len(OPS)) for _ in range(random.randint(1, 5)))
     steps = tuple(tuple(random.choice(VALUES) for _ in ops) for _ in range(3))
     return Constants(ops, steps, random.choice(OPTIONS), random.randrange(1000))

@@ -1,6 +1,6 @@
-"""Random graphs of random cells - recurrences, lists, values that nobody reads - in random configurations: what is
-computed is what the reference computes, and has the same bits for any number of virtual processors and schedule. Every
-kind of launch, planned for some machine that need not be there, is one that the verifier accepts.
+"""Random graphs of random cells (recurrences, lists, unread values) in random configurations. Results agree with the
+reference, and have the same bits for any number of virtual processors and schedule. The verifier accepts every kind of
+launch, planned for a random machine that need not exist.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ PASSES = ("horizontal", "lazy_batching", "streaming")
 
 
 class Call(NamedTuple):
-    """Which cell is called, and numbers that choose its arguments; any do."""
+    """Number of the called cell, and numbers that choose its arguments; any will do."""
 
     cell: int
     numbers: tuple[int, ...]
 
 
 class Options(NamedTuple):
-    """A configuration; any ints do.
+    """A configuration; any ints will do.
 
     Attributes:
         off: passes that are switched off.
-        fused: whether elementwise operators become instructions of their own, which takes a compiler.
+        fused: True to fuse elementwise operators into instructions of their own, which needs a compiler.
         short: streams of two rows.
-        bf16: whether products round.
+        bf16: True if products round.
     """
 
     policy: int = 0
@@ -52,12 +52,12 @@ class Options(NamedTuple):
 
     @property
     def precisions(self) -> Precisions:
-        """Of products."""
+        """Return precisions of products."""
         return Precisions("bf16") if self.bf16 else ALL_EXACT
 
     @property
     def named(self) -> dict[str, str]:
-        """Arguments of a handle, as text."""
+        """Return a handle's arguments as text."""
         off = dict.fromkeys(PASSES[i % len(PASSES)] for i in self.off)
         if not self.fused:
             off["fusion"] = None
@@ -80,14 +80,14 @@ class Graph:
     """A random graph.
 
     Attributes:
-        seed: of weights and inputs.
-        cells: what may be called.
-        calls: what is.
-        used: values that the loss reads, by place from the last; at least one is.
-        vps: virtual processors, of a handle and of one that has to give the same bits.
-        paper: whether that one has the other schedule.
+        seed: seed of weights and inputs.
+        cells: cells that may be called.
+        calls: the calls.
+        used: values that the loss reads, by place from the last; at least one exists.
+        vps: virtual processors, of a handle and of a second handle that must give the same bits.
+        paper: True if the second handle has the other schedule.
         train: with dropout.
-        options: of both.
+        options: configuration of both handles.
     """
 
     seed: int
@@ -100,7 +100,7 @@ class Graph:
     options: Options = DEFAULT
 
     def source(self, calls: tuple[Call, ...] | None = None) -> list[str]:
-        """Lines that make `graph`, `used` and `loss` of `rng` and the cells, which are called cell0, cell1 ..."""
+        """Return lines that make `graph`, `used` and `loss` of `rng` and the cells, named cell0, cell1 ..."""
         lines: list[str] = []
         stocks: dict[int, list[str]] = {}
         everything: list[str] = []
@@ -139,7 +139,7 @@ class Graph:
         if not everything:
             stock(3)
         used = [everything[-1 - i % len(everything)] for i in self.used]
-        trained = everything[1]  # a row of a table comes last: there is something to learn
+        trained = everything[1]  # a row of a table comes last, so that there is something to learn
         used = [*(e for e in dict.fromkeys(used) if e != trained), trained]
         lines = [f"rng, graph = np.random.default_rng({self.seed}), vpps.Graph()", *lines]
         return [
@@ -150,18 +150,18 @@ class Graph:
         ]
 
     def program(self) -> list[str]:
-        """Lines that make `model`, `graph`, `used` and `loss`."""
+        """Return lines that make `model`, `graph`, `used` and `loss`."""
         made = [line for k, cell in enumerate(self.cells) for line in cell.source(f"cell{k}")]
         graph = self.source()
         return [*HEAD, f"model = vpps.Model(seed={self.seed})", *declarations(made + graph), *made, *graph]
 
     def build(self) -> tuple[vpps.Model, vpps.Graph, list[vpps.Expression], vpps.Expression]:
-        """The model, the graph, its values that are used, and the loss."""
+        """Return the model, the graph, its used values, and the loss."""
         made = execute(self.program())
         return made["model"], made["graph"], made["used"], made["loss"]
 
     def check(self) -> None:
-        """Raises Found."""
+        """Raise Found if results disagree."""
         lines = self.program()
         made = execute(lines)
         model = made["model"]
@@ -184,7 +184,7 @@ class Graph:
             lazy_batching.CHUNK_ROWS = before
 
     def _verify_launches(self, lines: list[str], made: dict[str, Any]) -> None:
-        """On some machine, by some policy."""
+        """Verify launches for some machine, by some policy."""
         random, precision = Random(self.seed), self.options.precisions.others
         c = launches.draw(random, random.choice(launches.MACHINES))
         it = launches.Example(*(made[x] for x in EXAMPLE))
@@ -202,7 +202,7 @@ class Graph:
             raise Found(f"{type(error).__name__}: {error}", [*run, "    launches.verify(plan)"]) from error
 
     def _compare_with_autograd(self, lines: list[str], made: dict[str, Any]) -> None:
-        """The reference, without dropout, agrees with PyTorch."""
+        """Compare the reference, without dropout, with PyTorch."""
         weights = weights_of(made["model"])
         reference = Reference(made["graph"], weights)
         value, expected = float(reference.value(made["loss"])), reference.backward(made["loss"])
@@ -255,12 +255,12 @@ class Graph:
 
 
 def open_with(arguments: dict[str, str]) -> str:
-    """Arguments of a handle as text."""
+    """Return arguments of a handle as text."""
     return ", ".join(['target="cpu"', "verify=True", *(f"{name}={value}" for name, value in arguments.items())])
 
 
 def draw_options(random: Random) -> Options:
-    """A random configuration."""
+    """Draw a random configuration."""
     off = tuple(random.randrange(len(PASSES)) for _ in range(random.choice((0, 0, 1, 2, 8))))
     return Options(
         random.randrange(len(POLICIES)), off, random.random() < 0.4,
@@ -269,13 +269,13 @@ def draw_options(random: Random) -> Options:
 
 
 def draw_calls(random: Random, n_cells: int, most: int) -> tuple[Call, ...]:
-    """Random calls."""
+    """Draw some random calls."""
     n = random.randint(0, most)
     return tuple(Call(random.randrange(n_cells), tuple(random.randrange(1000) for _ in range(8))) for _ in range(n))
 
 
 def draw(random: Random) -> Graph:
-    """A random graph."""
+    """Draw a random graph."""
     widths = random.choice((2, 2, len(cells.WIDTHS)))
     drawn = tuple(cells.draw(random, widths) for _ in range(random.randint(1, 3)))
     calls = draw_calls(random, len(drawn), random.choice((6, 14, 24)))
@@ -286,7 +286,7 @@ def draw(random: Random) -> Graph:
 
 
 def differing(a: dict[Any, Any], b: dict[Any, Any]) -> Any:
-    """The first name under which arrays differ, if any do; those that one has not are zeros."""
+    """Return the first name whose arrays differ, or None; missing arrays count as zeros."""
     for name in [*a, *b]:
         x, y = (
             np.asarray(some[name]) if name in some else np.zeros_like(other[name]) for some, other in ((a, b), (b, a))

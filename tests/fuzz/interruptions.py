@@ -1,5 +1,5 @@
-"""Ctrl-C at random points of calls that change something: it comes through, files are the old or the new one, and
-training goes on as if the call had been made or not.
+"""Ctrl-C at random points of calls that change something: it is passed on, files are the old or the new one, and
+training continues as if the call had been made or not.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ CALLS = {
 
 @dataclass(frozen=True)
 class Interruption:
-    """A call that is interrupted.
+    """An interrupted call.
 
     Attributes:
-        call: which one, of `CALLS`.
-        point: after so many points at which Python looks for signals.
-        before: updates made before.
-        then: updates made afterwards.
+        call: name from `CALLS`.
+        point: number of points at which Python checks signals before the interruption.
+        before: updates before the call.
+        then: updates after the call.
     """
 
     call: int
@@ -68,7 +68,7 @@ class Interruption:
     then: int = 0
 
     def check(self) -> None:
-        """Raises Found."""
+        """Raise Found if the state is neither."""
         name = list(CALLS)[self.call % len(CALLS)]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "file"
@@ -99,7 +99,7 @@ class Interruption:
         except Exception as error:
             raise Found(f"{name}: after Ctrl-C {type(error).__name__}: {error}", shown) from error
         got = state(model)
-        # The call was made, or was not; one that says twice what it does may have been made by half.
+        # The call was made or not; calls with two actions may be half made.
         ways = {"latest": ("", "handle.fb(*batch(2))"), "configure": ("", "handle.fb(*batch(2))")}.get(name, ("", text))
         for way in ways:
             other, others, witness = made["new"]()
@@ -129,7 +129,7 @@ class Interruption:
 
 @cache
 def _warm(name: str) -> None:
-    """What a process does once has been done: compiling, loading, importing."""
+    """Do all one-time work of a process: compiling, loading, importing."""
     made = execute(MODEL)
     model, batch, handle = made["new"]()
     with tempfile.TemporaryDirectory() as folder:
@@ -155,6 +155,6 @@ def _files(case: Interruption, path: Path) -> None:
 
 
 def draw(random: Random) -> Interruption:
-    """A random interruption."""
+    """Draw a random interruption."""
     point = int(10 ** random.uniform(0, 3.4))
     return Interruption(random.randrange(len(CALLS)), point, random.randrange(3), random.randrange(3))
