@@ -17,7 +17,7 @@ from vpps.script.encode import direct, encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC, NO_FLAGS, Flag
 from vpps.values import float_word
 
-G, W, TRANSPOSED, X, DY, SIZE = 64, 1 << 15, 3 << 14, 1 << 16, 1 << 18, 1 << 20  # places in the pool
+G, W, TRANSPOSED, X, DY, SIZE = 64, 1 << 15, 3 << 14, 1 << 16, 1 << 18, 1 << 20  # offsets in the pool
 
 # Rows of the matrix (few, half a panel, more), widths of the two segments of its columns, vectors (passes of 128).
 CASES = [(1, 64, 1, 5), (5, 70, 130, 129), (16, 130, 64, 300), (17, 64, 9, 128), (24, 129, 3, 7), (70, 40, 100, 257)]
