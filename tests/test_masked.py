@@ -1,4 +1,4 @@
-"""Masked arrays of NumPy: refused wherever an array or a number is taken, as NumPy's conversions drop the mask."""
+"""Masked arrays of NumPy are refused wherever vpps takes arrays or numbers: NumPy's conversions drop the mask."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHAIN = np.array([[-1], [0], [1]])
 
 
 def masked(array: Any) -> Any:
-    """The same numbers, the last one masked out."""
+    """Return the same numbers with the last one masked out."""
     numbers = np.asarray(array)
     mask = np.zeros(numbers.shape, bool)
     mask[(-1,) * numbers.ndim] = True
@@ -33,7 +33,7 @@ class Given:
         self.rows = self.graph.rows(np.ones((3, 3)))
 
     def map(self, **changed: Any) -> None:
-        """The second time by the compiled recorder, where it takes the call."""
+        """Map twice; the compiled recorder makes the second map if it can."""
         good = {"children": CHAIN, "inputs": {"w": np.arange(3)}, "levels": np.arange(3)}
         table = self.E
 

@@ -71,7 +71,7 @@ def emulator(body: str, races: bool = True) -> Emulator:
 
 
 class Result(NamedTuple):
-    """The pool and the findings after a launch."""
+    """Findings, pool and report of a launch."""
 
     findings: list[Finding]
     pool: NDArray[np.float32]

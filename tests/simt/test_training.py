@@ -20,13 +20,13 @@ pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("roomy_kernels")]
 
 
 class Rule(NamedTuple):
-    """How weights are updated.
+    """Update settings of a training run.
 
     Attributes:
-        optimizer: makes one.
-        options: of the handle.
-        accumulates: whether every second call only adds its gradients.
-        again: whether it is tried with threads in another order, too.
+        optimizer: makes the optimizer.
+        options: options of the handle.
+        accumulates: True if every second call only adds its gradients.
+        again: True to repeat with another thread order.
     """
 
     optimizer: Callable[[], vpps.Optimizer]
@@ -54,7 +54,7 @@ RULES = {
 
 
 class Trained(NamedTuple):
-    """What training left behind."""
+    """The results of training."""
 
     losses: list[float]
     weights: dict[str, Any]
@@ -62,7 +62,7 @@ class Trained(NamedTuple):
 
 
 def train(rule: Rule, seed: int = 0, **options: Any) -> Trained:
-    """Five calls of `fb`, with inference, gradients and a frozen matrix in between."""
+    """Make five calls of `fb`, with inference, gradients and a frozen matrix in between."""
     network = models.tree_lstm(dropout=0.3)
     losses = []
     with vpps.Handle(network.model, rule.optimizer(), example=network.batch(0), **rule.options, **options) as handle:

@@ -1,4 +1,4 @@
-"""torch.compile compiles what is around a module, and leaves the module to Python."""
+"""torch.compile compiles the code around a module, and leaves the module to Python."""
 
 from __future__ import annotations
 
