@@ -171,7 +171,7 @@ def report(
     name: str, granularity: str, policy: str, found: Sequence[Launched], bounds: Sequence[int], first: TypedGraph,
     options: argparse.Namespace, **extra: Any,
 ) -> None:  # fmt: skip
-    """Print a line."""
+    """Print one result line."""
     batches = [launched.batches for launched in found]
     harness.report(
         BENCH, f"task={name} granularity={granularity} policy={policy} batch={options.batch}", batches, "batches",
@@ -197,7 +197,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure every workload."""
+    """Measure every requested workload."""
     options = parse_options()
     for name in options.workloads:
         limit = options.learn_on + options.batch * options.mini_batches

@@ -53,8 +53,7 @@ def _place(policy: str) -> tuple[int, bool]:
 
 def batches(axes: Any, lines: Sequence[Line]) -> None:
     """Draw a panel per workload and granularity, with a bar per policy: batches over the lower bound. Crosses: batches
-    of ED-Batch's program over its own bound. Policies within components are hatched.
-    """
+    of ED-Batch's program over its own bound. Policies within components are hatched."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

@@ -5,8 +5,7 @@
 Each granularity has a row per workload and a column per policy: batches, and their ratio to the lower bound. At the
 granularity of ED-Batch's program, a second table compares with that program's batches. Both are over their own bounds,
 as the mini-batches differ. At vpps's own granularity, stages and barriers follow: their cost in a persistent kernel.
-The last table gives the cost of learning the machines, beside ED-Batch's program (on this kind of machine) and its
-paper.
+The last table gives the cost of learning, beside ED-Batch's program (on this kind of machine) and its paper.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def learning(lines: Iterable[Line]) -> str:
 
 
 def tables(lines: Sequence[Line]) -> str:
-    """Return all tables."""
+    """Return all tables as Markdown."""
     parts: list[str] = []
     learned = [line for line in lines if "seconds" in line and WITHIN not in line["case"]]
     for granularity in granularities_of(lines):
@@ -123,7 +122,7 @@ def tables(lines: Sequence[Line]) -> str:
 
 
 def main() -> None:
-    """Print the tables."""
+    """Print all the tables."""
     options = harness.parser(__doc__, "lines").parse_args()
     lines = read([options.lines], (BENCH,))
     if not lines:

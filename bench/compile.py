@@ -90,7 +90,7 @@ def in_new_process(program: str, arch: str) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
+    """Measure and print lines."""
     parser = harness.parser(__doc__, rounds=3)
     parser.add_argument("--arch", default="sm_90", help="to compile for (default: sm_90, planned for an H200)")
     parser.add_argument("--programs", type=harness.words, default=list(PAPER), metavar="A,B")

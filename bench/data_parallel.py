@@ -215,7 +215,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, or predict."""
+    """Run measurements, or predict."""
     options = parse_options()
     if options.predict:
         data_parallel_cost.report(options.predict)

@@ -73,8 +73,7 @@ def _sending(line: Line, hosts: int, message: float, copying: float) -> float:
 
 def _fit(lines: Sequence[Line]) -> tuple[float, float]:
     """Return the seconds per message and per copied byte, neither below 0. Fits relative errors, so that slow links do
-    not decide alone. Needs models of different sizes.
-    """
+    not decide alone. Needs models of different sizes."""
     scale = np.array([1 / line.sending for line in lines])
     columns = np.array([[line.exchanges, _sent(line, 2)] for line in lines]) * scale[:, None]
     rest = np.array([line.sending - _sending(line, 2, 0.0, 0.0) for line in lines]) * scale
@@ -113,6 +112,6 @@ def predict(path: Path) -> list[dict[str, Any]]:
 
 
 def report(path: Path) -> None:
-    """Print the predictions."""
+    """Print lines of predictions."""
     for line in predict(path):
         print(json.dumps(line))

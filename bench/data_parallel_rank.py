@@ -63,8 +63,7 @@ class Stopwatch:
 
     def watch(self) -> None:
         """Replace the functions by timed ones. From now on all work is serial: work that would overlap the program is
-        done at once.
-        """
+        done at once."""
         World.aside = _at_once  # type: ignore[method-assign, assignment]
         for owner, name, part, is_whole in PARTS:
             setattr(owner, name, self._watched(getattr(owner, name), part, is_whole))
@@ -161,7 +160,7 @@ def _names() -> list[str]:
 
 
 def main() -> None:
-    """Measure one case."""
+    """Measure a single case."""
     parser = harness.parser(__doc__, trees=..., batch_size=64, hidden=256, embedding=256, vps=1, limit=1024, passes=2)
     parser.add_argument("--optimizer", choices=list(LEARNING_RATE), default="sgd")
     parser.add_argument("--delay", type=float, default=0.0, help="microseconds that every exchange takes longer")

@@ -77,7 +77,7 @@ def table(lines: Iterable[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Print the comparison."""
+    """Print the lines or table."""
     parser = harness.parser(__doc__, "lines")
     parser.add_argument("--markdown", action="store_true", help="a table rather than JSON lines")
     options = parser.parse_args()

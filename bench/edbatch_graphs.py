@@ -62,7 +62,7 @@ class Vertices:
 
 
 class _Recorder:
-    """Builds a graph."""
+    """Builds a typed graph."""
 
     def __init__(self, network: str) -> None:
         self._types = (*CELLS[network], *COMMON)

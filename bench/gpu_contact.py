@@ -197,7 +197,7 @@ def require(errors: dict[str, float], most: dict[str, float]) -> None:
 
 
 def main() -> None:
-    """Run one check."""
+    """Run the requested check."""
     questions = {"versions": versions, "smallest": smallest, "tree-lstm": tree_lstm}
     parser = harness.parser(__doc__, trees=None, device="cuda", hidden=256, embedding=256, vps=None, rounds=5)
     parser.add_argument("question", choices=questions)

@@ -48,11 +48,11 @@ class Runs:
         return VppsTreeLstm(weights, "sgd", LEARNING_RATE["sgd"], o.vps, target=o.device)
 
     def batches(self, net: VppsTreeLstm) -> list[list[Any]]:
-        """Return all mini-batches."""
+        """Return all the mini-batches."""
         return in_batches([net.prepare(tree) for tree in self.trees], self.options.batch_size)
 
     def report(self, case: str, values: list[float], unit: str, **extra: object) -> None:
-        """Print a line."""
+        """Print one result line."""
         o = self.options
         harness.report(
             BENCH, f"{case}, batch={o.batch_size} hidden={o.hidden}", values, unit, **extra,
@@ -61,7 +61,7 @@ class Runs:
 
 
 def require(holds: bool, what: str) -> None:
-    """Exit unless `holds`."""
+    """Exit unless `holds` is true."""
     if not holds:
         sys.exit(what)
 
@@ -72,7 +72,7 @@ def bits(net: VppsTreeLstm) -> dict[str, bytes]:
 
 
 def launches(runs: Runs) -> None:
-    """Train without waiting."""
+    """Train without any waiting."""
     part = max(1, runs.options.launches // PARTS)
     net = runs.network()
     batches, first = runs.batches(net), 0.0
@@ -182,7 +182,7 @@ def damage_next_launch(net: VppsTreeLstm, damage: Callable[[VppsTreeLstm, Any], 
 
 
 def main() -> None:
-    """Run one check."""
+    """Run the requested check."""
     questions = {"launches": launches, "two": two, "abort": abort}
     parser = harness.parser(
         __doc__, trees=None, device="cuda", batch_size=4, limit=64, hidden=256, embedding=256, vps=None

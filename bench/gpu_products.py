@@ -343,8 +343,7 @@ def _gradients(dy: int, dx: int, n: int, gpu: Gpu, program: Program) -> None:
 
 def _cublas(gpu: Gpu, busy: Launches, n: int, d: Floats, x: Floats) -> float:
     """Return microseconds of cuBLAS's product, of contiguous vectors. An earlier launch keeps the GPU busy while the
-    host enqueues all products.
-    """
+    host enqueues all products."""
     import cupy
 
     times = 1 if gpu.scale.smallest else 20

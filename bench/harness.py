@@ -176,8 +176,7 @@ def _rounded(value: float) -> float:
 
 def machine() -> dict[str, object]:
     """Return CPU model and microarchitecture, cores of the machine and those this process may use, and the load average
-    from the start of the bench.
-    """
+    from the start of the bench."""
     cpu = _cpu()
     return {
         "cpu": cpu.get("model name") or platform.processor() or platform.machine(),
@@ -274,8 +273,7 @@ def usable_cores() -> int:
 
 def confine(cores: int) -> None:
     """Keep this process, host thread included, on that many cores. Otherwise "one thread" means more for an
-    asynchronous contender than for a synchronous one. Call it before any library starts threads.
-    """
+    asynchronous contender than for a synchronous one. Call it before any library starts threads."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, _cores()[:cores])
 
@@ -288,8 +286,7 @@ def megabytes() -> float:
 
 def keep_freed_memory() -> None:
     """Tell glibc to reuse freed memory of any block size instead of returning it to the kernel. Otherwise page faults
-    dominate the times of programs that allocate per batch. Leaves other C libraries as they are.
-    """
+    dominate the times of programs that allocate per batch. Leaves other C libraries as they are."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         m_trim_threshold, m_mmap_max = -1, -4  # malloc.h

@@ -48,7 +48,7 @@ CASES = 8  # mini-batches measured per size, if there are enough trees
 
 
 class PerOperator(VppsTreeLstm):
-    """The same model without cells: a vertex per operator."""
+    """A model without cells: a vertex per operator."""
 
     def __init__(self, *settings: Any, **options: Any) -> None:
         """Take the arguments of VppsTreeLstm."""

@@ -268,9 +268,7 @@ def _mean_loss(losses: Sequence[float], batches: Sequence[Any], units: int) -> f
 
 
 def noise_of(values: Sequence[float], others: Sequence[float]) -> float:
-    """Return the largest difference of the means of two samples of equal size that chance explains (95 %); nan for
-    samples of one.
-    """
+    """Return the largest chance difference of the means of two equal samples (95 %); nan for samples of one."""
     n = len(values)
     if n < 2:
         return float("nan")
@@ -308,7 +306,7 @@ def _spread(values: Sequence[float]) -> float:
 def emit(
     case: str, run: Run, seeds: Sequence[int], sizes: dict[str, Any], found: dict[str, Any], options: argparse.Namespace
 ) -> None:
-    """Print one line."""
+    """Print one result line."""
     line = {"bench": BENCH, "case": case, "task": run.task, "seeds": list(seeds), "unit": run.score}
     line |= {"precision": options.precision, "peer": peer_of(options)}
     line |= {"lower_is_better": run.lower_is_better, **_rounded(found), **sizes}

@@ -103,7 +103,7 @@ def filled(rounds: bool) -> CpuMachine:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print lines."""
     parser = harness.parser(__doc__, rounds=5, mkl_avx512=False, precision="float32")
     parser.add_argument("--shapes", default="256x256,1024x256,1280x512,512x1280")
     parser.add_argument("--vectors", default="1,2,4,8,16,32,64,128")

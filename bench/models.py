@@ -63,8 +63,7 @@ def tree_states(
     W: vpps.Parameter, b: vpps.Parameter, U: vpps.Parameter | Sequence[vpps.Parameter], bU: vpps.Parameter
 ) -> tuple[Any, Any]:
     """Return functions that compute h and c of a leaf and of an inner node, by the equations in `treelstm.py`. U may be
-    in two parts, one per child.
-    """
+    in two parts, one per child."""
 
     def finished(c, o):
         return vpps.sigmoid(o) * vpps.tanh(c), c

@@ -40,8 +40,7 @@ def _why_torch_is_unusable(device: str) -> str | None:
 
 def alone_then_beside(contenders: Sequence[str], run: Callable[[list[str]], bool]) -> bool:
     """Call `run` with vpps alone, so that there is a figure before any of PyTorch has run, then with all. A failing
-    call is named, and the next one is made. Returns True if all went well.
-    """
+    call is named, and the next one is made. Returns True if all went well."""
     well = True
     for names in dict.fromkeys((tuple(name for name in contenders if name == "vpps"), tuple(contenders))):
         try:

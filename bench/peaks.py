@@ -44,8 +44,7 @@ def _loops() -> ctypes.CDLL:
 
 def _rate(threads: int, work: Callable[[int], float]) -> float:
     """Return the amount of work per second, summed over threads that begin together. Times are CPU times of the
-    threads, so that other programs disturb little; threads that outnumber the cores take turns.
-    """
+    threads, so that other programs disturb little; threads that outnumber the cores take turns."""
     together = threading.Barrier(threads)
 
     def rate(thread: int) -> float:

@@ -50,9 +50,7 @@ def rest_of(line: Line, varied: tuple[str, ...] = ("batch",)) -> str:
 
 
 def host_share(axes: Any, lines: list[Line]) -> None:
-    """Draw a curve per contender: milliseconds of the host per step (full) and its share of a step (dashed, right
-    axis).
-    """
+    """Draw a curve per contender: the host's milliseconds per step (full) and share of a step (dashed, right axis)."""
     x = "leaves" if setting(lines[0], "leaves") else "batch"
     curves: dict[str, dict[int, tuple[float, float]]] = {}
     for line in lines:

@@ -69,7 +69,7 @@ def tables(lines: Sequence[Line]) -> str:
 
 
 def main() -> None:
-    """Print the tables."""
+    """Print all the tables."""
     parser = harness.parser(__doc__, "lines")
     options = parser.parse_args()
     lines = read([options.lines], (BENCH, SPLIT))

@@ -190,7 +190,7 @@ def recorder() -> str:
 
 
 def run(name: str, batch: Batch, n_words: int, options: argparse.Namespace, data: str) -> None:
-    """Measure one case."""
+    """Measure a single case."""
     model = vpps.Model(seed=1)
     record = CASES[name](model, n_words)
     record(batch)  # traces
@@ -222,7 +222,7 @@ def run_sum(batch: Batch, options: argparse.Namespace, data: str) -> None:
 
 
 def main() -> None:
-    """Run every case."""
+    """Measure every requested case."""
     parser = harness.parser(__doc__, trees=None, rounds=30)
     parser.add_argument("--batch", type=int, default=64, help="trees")
     options = parser.parse_args()

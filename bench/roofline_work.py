@@ -24,9 +24,7 @@ class Amount:
     Attributes:
         flops: operations of products with matrices. A multiply-add counts as two, and one in bf16 as one. Elementwise
             instructions have few, and are bound by their bytes.
-        asked: bytes that instructions read and write, without those that stay on the chip. A product reads its matrix
-            once
-            for all vectors.
+        asked: bytes that instructions read and write outside the chip. A product reads its matrix once for all vectors.
         moved: bytes of distinct memory: a float that is read first and written later moves twice.
     """
 
@@ -58,7 +56,7 @@ class _Whole(Footprint):
 
 
 def work_of(plan: Plan) -> Work:
-    """Count a launch."""
+    """Count the work of a launch."""
     work, footprint = Work(), _Whole(plan.script, plan.layout, plan.origin)
     came, gone = ({name: np.zeros(plan.pool_floats, bool) for name in work.phases} for _ in range(2))
     counted: set[bytes] = set()
@@ -97,8 +95,7 @@ def work_of(plan: Plan) -> Work:
 
 def _stays(d: Decoded, touch: Touch) -> bool:
     """Return True if it touches no memory: matrices on the chip, which count once, when they are loaded; a gradient
-    that is applied at once; the constant zero.
-    """
+    that is applied at once; the constant zero."""
     form = d.instruction.form
     if touch.content is Content.WEIGHTS:
         return bool(d.fields.get("matrix")) and form != "Load"

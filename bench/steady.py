@@ -38,9 +38,7 @@ class Steady:
         self.kernel: list[float] = []
 
     def measure(self) -> None:
-        """Make a pass. Raises ArithmeticError if training diverged to non-finite numbers: steps are not comparable
-        then.
-        """
+        """Make a pass. Raises ArithmeticError if training diverged to non-finite numbers: steps then differ."""
         self.rates.append(self._rate())
         if not math.isfinite(self._contender.loss()):
             raise ArithmeticError("the loss is not finite any more")
@@ -73,9 +71,7 @@ class Steady:
 
 
 def kernel_clock(contender: Any) -> Callable[[Any, float], float] | None:
-    """Return a function that trains a contender on a batch and returns the GPU's seconds, given the host's; None
-    without a GPU.
-    """
+    """Return a function that trains on a batch and returns the GPU's seconds, given the host's; None without a GPU."""
     if isinstance(contender, Trainer):
         return LaunchClock(contender) if contender.handle.target == "cuda" else None
     if contender.device.type != "cuda":
@@ -87,8 +83,7 @@ def kernel_clock(contender: Any) -> Callable[[Any, float], float] | None:
 
 class LaunchClock:
     """Times launches of vpps by events directly before and after them in their stream. A copy before these events
-    delays them, so that the launch is enqueued before its turn; otherwise the time of the call would count.
-    """
+    delays them, so that the launch is enqueued before its turn; otherwise the time of the call would count."""
 
     def __init__(self, net: Trainer) -> None:
         from cuda.bindings import driver as api

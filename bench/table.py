@@ -86,7 +86,7 @@ def memory(found: Iterable[Memory]) -> str:
 
 
 def main() -> None:
-    """Print the tables."""
+    """Print all the tables."""
     parser = harness.parser(__doc__, "lines", mode="train", batch_sizes=None)
     options = parser.parse_args()
     lines = workload_lines.read(options.lines)

@@ -79,8 +79,7 @@ def report(
     batch_size: int, rates: Mapping[str, list[float]], losses: Mapping[str, float], options: argparse.Namespace
 ) -> None:
     """Print a line for every pair of a program with vpps and another with less of it. `outside` has no line: the lines
-    of the mixed programs give its microseconds per sentence.
-    """
+    of the mixed programs give its microseconds per sentence."""
     case = (
         f"batch={batch_size} loss={options.loss} hidden={options.hidden} cores={options.cores} "
         f"threads={options.threads} torch_threads={options.torch_threads}"

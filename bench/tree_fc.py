@@ -266,7 +266,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run every size."""
+    """Measure every requested size."""
     options = parse_options()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in treelstm.py
     if options.mkl_avx512:

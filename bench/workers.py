@@ -49,9 +49,7 @@ class Worker:
     """A contender's process; `ask` waits for its answer."""
 
     def __init__(self, preload: Path | None = None, packages: Path | None = None) -> None:
-        """Start the process. preload: a library to load before all others; packages: the first folder to search for
-        modules.
-        """
+        """Start the process. preload: a library to load first; packages: the first folder to search for modules."""
         program = Path(__file__).with_name("contenders.py")
         # OpenMP reads it when torch is loaded: spinning threads would steal the cores of the timed contender.
         environment = {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1", **os.environ}
@@ -84,5 +82,5 @@ class Worker:
         return answer["result"]
 
     def close(self) -> None:
-        """Stop the process."""
+        """Stop the contender's process."""
         self._process.communicate()

@@ -150,9 +150,7 @@ def _programs(cases: Iterable[Case]) -> list[str]:
 
 
 def cavs(figure: Any, cases: Sequence[Case]) -> None:
-    """Draw figure 8 of the Cavs paper: seconds for 1000 examples, above by batch size, below by hidden size at batch
-    size 64.
-    """
+    """Draw figure 8 of the Cavs paper: seconds for 1000 examples, by batch size and by hidden size (batch size 64)."""
     tasks = [task for task in CAVS if any(case.task == task for case in cases)]
     if not tasks:
         raise ValueError(f"none of {', '.join(CAVS)} was measured")

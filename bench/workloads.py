@@ -351,7 +351,7 @@ def _preloaded(contenders: Sequence[str]) -> Iterator[Path | None]:
 
 
 def main() -> None:
-    """Measure every task."""
+    """Measure every requested task."""
     options = parse_options()
     harness.confine(options.cores)
     diagnostics = Diagnostics()

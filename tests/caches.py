@@ -36,7 +36,7 @@ def _used(entry: Path) -> float:
 
 
 def _link(source: str, target: str) -> None:
-    """Link a file if both paths are on one disk, else copy it: a cache may be large."""
+    """Link a file if both paths are on one disk, otherwise copy it: a cache may be large."""
     try:
         os.link(source, target)
     except OSError:

@@ -52,10 +52,8 @@ def contents_of(graph: vpps.Graph) -> list[Any]:
 
 
 def rounds_alike(reference: Reference) -> bool:
-    """Return True if a kernel rounds the operands of products as a reference does, after its `backward`. That needs two
-    conditions: no operand is close to the middle between two neighbours, and no cell writes a product twice, which a
-    kernel computes and rounds once.
-    """
+    """Return True if a kernel rounds operands of products as a reference does, after its `backward`. Then no operand is
+    near the middle of two neighbours, and no cell writes a product twice, which a kernel computes and rounds once."""
     if not reference.precisions.is_reduced:
         return True
     if reference.nearest_tie <= max(NEAR_TIES.get(name, 0) for name in reference.precisions.used):

@@ -72,8 +72,7 @@ def no_script_is_verified_twice() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def quick_compilation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile emulated kernels without optimisation in tests that launch their own kernels a few times. tests/simt,
-    tests/zoo and others use the users' kernels.
-    """
+    tests/zoo and others use the users' kernels."""
     if request.path.parts[len(Path(__file__).parts) - 1] in ("compiler", "engine", "tuning"):
         from vpps.kernel import simt_compiler
 
@@ -100,8 +99,7 @@ def fused_folders(request: pytest.FixtureRequest) -> None:
 @pytest.fixture
 def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Build emulated kernels with the end of a launch from the start, so that none is compiled again for it. Without
-    weights on the chip they are the kernel of tests/simt.
-    """
+    weights on the chip they are the kernel of tests/simt."""
     from tests.kernels import know_everything_in_memory, know_the_end_of_launches, widen
     from vpps.runtime.simt import SimtMachine
 

@@ -48,8 +48,7 @@ def know_the_end_of_launches(spec: KernelSpec) -> KernelSpec:
 
 def know_gradients(spec: KernelSpec) -> KernelSpec:
     """Add gradients that the host reads, which a kernel for an example lacks, and the instructions that only "paper"
-    needs in a model without means.
-    """
+    needs in a model without means."""
     return replace(spec, instructions=spec.instructions | {"outer_tiles", "sum_tiles", "divide_by_count"})
 
 
@@ -60,8 +59,7 @@ def know_everything_in_memory(spec: KernelSpec) -> KernelSpec:
 
 def compile_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile kernels of the cpu target in 3 s instead of 20, for tests of another instruction set or tile. The usual
-    kernel stays optimised.
-    """
+    kernel stays optimised."""
     flags = tuple("-O0" if flag == "-O2" else flag for flag in host_compiler.FLAGS)
     monkeypatch.setattr(host_compiler, "FLAGS", flags)
 
@@ -83,8 +81,7 @@ class _NotLaunchedError(Exception):
 
 def know_all_of(machine: type, calls: Iterable[Callable[[], object]]) -> Callable[[KernelSpec], KernelSpec]:
     """Make a kernel without weights on the chip serve all these calls of handles, tails included. Plans the calls for
-    machines of a class, without launching them.
-    """
+    machines of a class, without launching them."""
     specs: list[KernelSpec] = []
 
     def note(self: object, spec: KernelSpec) -> bool:

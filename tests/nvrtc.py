@@ -80,8 +80,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) vpps_kernel(const Launch la
 
 
 def registers_and_stack(image: bytes, kernel: str) -> tuple[int, int]:
-    """Return registers and stack from the driver's source: entries (attribute, symbol, value) of the cubin's section
-    .nv.info.
+    """Return registers and stack, as the driver reads them from entries (attribute, symbol, value) of section .nv.info.
 
     NVIDIA does not document them; `cuobjdump --dump-elf` calls them EIATTR_REGCOUNT and EIATTR_MIN_STACK_SIZE (of an
     entry, including the functions it calls).

@@ -1,6 +1,5 @@
 """ARCHITECTURE.md lists all files to change for an op, an optimizer, a policy and a target: one of each is added to a
-copy of the package, and agrees with the reference.
-"""
+copy of the package, and agrees with the reference."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Lines:
         os.fsync(self._file)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the opened file."""
         os.close(self._file)
 
 
@@ -84,8 +84,7 @@ def replace(path: Path, text: str) -> None:
 
 def keep_kernels(cache: Path, path: Path) -> str:
     """Pack the compiled GPU kernels for a machine without them. This is quick, as the run has no time left. If it
-    writes no file, it returns the reason; it leaves no partial file.
-    """
+    writes no file, it returns the reason; it leaves no partial file."""
     cubins = sorted((cache / "kernels").glob("*/*.cubin"))
     if not cubins:
         return "nothing was compiled"

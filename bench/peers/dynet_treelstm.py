@@ -111,7 +111,7 @@ class DynetTrees(ABC):
         return self._loss
 
     def close(self) -> None:
-        """Release the graph."""
+        """Release the latest graph."""
         self.dynet.renew_cg()
 
 

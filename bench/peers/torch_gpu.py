@@ -1,6 +1,5 @@
 """Shared parts of the PyTorch peers on a GPU: one upload of indices per step, losses read steps later, precision,
-capture into CUDA graphs, and a step's GPU time.
-"""
+capture into CUDA graphs, and a step's GPU time."""
 
 from __future__ import annotations
 
@@ -19,9 +18,7 @@ _LONGEST_SLEEP = 0.05  # seconds
 
 def configure(device: str, tf32: bool) -> None:
     """Allow or forbid tensor cores with ten bits of mantissa for float32 products; PyTorch's default is off for
-    products and on for cuDNN. CPU runs, which only check the programs, use one thread: two slow down badly on a busy
-    machine.
-    """
+    products and on for cuDNN. CPU runs, which only check programs, use one thread: two are slow on a busy machine."""
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.allow_tf32 = tf32
     if device == "cpu":

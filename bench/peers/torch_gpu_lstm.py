@@ -57,7 +57,7 @@ class TorchLstm:
 
     @staticmethod
     def prepare(tokens: Tokens) -> Tokens:
-        """Nothing to prepare."""
+        """Return the tokens unchanged."""
         return tokens
 
     def step(self, batch: Sequence[Tokens]) -> None:
@@ -99,4 +99,4 @@ class TorchLstm:
         return self._losses.latest()
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: nothing to release."""

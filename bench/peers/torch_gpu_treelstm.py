@@ -57,7 +57,7 @@ class _GpuTreeLstm:
         return self._losses.latest()
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: nothing to release."""
 
 
 class _AutogradTreeLstm(_GpuTreeLstm):
@@ -84,7 +84,7 @@ class PerNode(_AutogradTreeLstm):
 
     @staticmethod
     def prepare(tree: Tree) -> Tree:
-        """Nothing to prepare."""
+        """Return the tree unchanged."""
         return tree
 
     def step(self, batch: Sequence[Tree]) -> None:
@@ -189,9 +189,8 @@ def lay_out(batch: Sequence[Nodes], capacity: Sequence[int] | None = None) -> La
 
 
 class Manual(_GpuTreeLstm):
-    """Levels counted from the leaves, with a backward by hand. Children are found by index: every level is
-    contiguous.
-    """
+    """Levels counted from the leaves, with a backward by hand. Each level is contiguous; children are found by
+    index."""
 
     def __init__(
         self, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str, bf16: bool, compiled: bool

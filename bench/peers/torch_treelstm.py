@@ -184,13 +184,12 @@ class LevelBatched(ABC):
         return self._loss.item()
 
     def close(self) -> None:  # noqa: B027
-        """Nothing to release."""
+        """Do nothing: nothing to release."""
 
 
 def transposed(matrix: Tensor, inner: int, copy: Tensor) -> Tensor:
     """Return the transposed recurrent matrix for that many inner nodes. MKL multiplies 16 to 64 rows by a plain matrix
-    up to twice as fast as by a transposed one; copying the matrix costs a few such products.
-    """
+    up to twice as fast as by a transposed one; copying the matrix costs a few such products."""
     return copy.copy_(matrix.t()) if inner > 200 else matrix.t()
 
 
@@ -330,8 +329,7 @@ class TreeLayer:
 
     def backward(self, d_h: Tensor) -> None:
         """Run backward from the gradient by h, which is overwritten: roots first. Every child has one parent, which
-        writes (c) or adds to (h) its row of the gradient.
-        """
+        writes (c) or adds to (h) its row of the gradient."""
         s, hidden, gates = self.s, self.hidden, self.gates
         batch = s.rows[1]
         d_c = torch.empty_like(d_h)
@@ -365,8 +363,7 @@ class TreeLayer:
 
 def _local_gradients(gates: Tensor, children_c: Tensor | None, tanh_c: Tensor) -> tuple[Tensor, Tensor]:
     """Return the factors that do not depend on the gradient from above, for all nodes at once: (d c / d gate, but d h /
-    d gate for o; d h / d c) from the activated gates [node, (i, [f_left, f_right,] o, u), unit].
-    """
+    d gate for o; d h / d c) from the activated gates [node, (i, [f_left, f_right,] o, u), unit]."""
     local = torch.empty_like(gates)
     sigmoids, i, o, u = gates[:, :-1], gates[:, 0], gates[:, -2], gates[:, -1]
     torch.addcmul(sigmoids, sigmoids, sigmoids, value=-1.0, out=local[:, :-1])

@@ -161,7 +161,7 @@ class TestCheckpoint:
         whole, parts = tmp_path / "whole", tmp_path / "parts"
         train(checkpoint=whole, epochs=2, lr=0.1)
         with safe_open(best_of(whole), framework="numpy") as file:
-            assert json.loads(file.metadata()["user.vpps-train"])["epoch"] == 2  # else there are no two files
+            assert json.loads(file.metadata()["user.vpps-train"])["epoch"] == 2  # otherwise one file only
         program = KILLED_BEFORE_RENAMING.format(renamings)
         killed = subprocess.run(
             [sys.executable, "-c", program, "tree-lstm", "--checkpoint", parts, *FLAGS, "--lr", "0.1", "--epochs", "2"],
@@ -174,9 +174,7 @@ class TestCheckpoint:
         assert contents(best_of(whole)) == contents(best_of(parts))
 
     def test_a_learned_policy_is_kept(self, tmp_path: Path) -> None:
-        """With it a resumed run equals the uninterrupted one. It is learned once: other orders would have other
-        bits.
-        """
+        """A resumed run equals the uninterrupted one. The policy is learned once: other orders give other bits."""
         data = {"hidden": 8, "embedding": 8, "limit": 24}
         names = whole, parts, usual = [tmp_path / name for name in ("whole", "parts", "usual")]
         for path, policy, n in zip(names, ("fsm", "fsm", "sinks-last"), (2, 1, 2), strict=True):

@@ -67,8 +67,7 @@ def test_a_level_takes_one_barrier_and_the_rest_six(
 ) -> None:
     """Forward: one after the leaves, one after each level. Backward: one within each level, one before the first, one
     within the leaves and one after them. One before the update. And one before gradients that update in place, as they
-    must be known to be finite by then. Clipping needs no further barrier.
-    """
+    must be known to be finite by then. Clipping needs no further barrier."""
     plan = planned(target, vps, hidden, clip_norm)
     names = [d.instruction.name for d in instructions(plan.script, entry_points(plan.script)[0])]
     assert plan.n_barriers == names.count("barrier") == 2 * LEVELS + 6

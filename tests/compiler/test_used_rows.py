@@ -1,6 +1,5 @@
 """A table row is used if the loss depends on a vertex that looks it up, under all passes and all readers of other
-vertices.
-"""
+vertices."""
 
 from __future__ import annotations
 
@@ -39,9 +38,8 @@ class Net:
         return vpps.tanh(self.W @ h + gone + fixed + held), vpps.lookup(self.E, i) * h, unread
 
     def batch(self, read: bool = False) -> tuple[vpps.Graph, vpps.Expression]:
-        """Record two steps that the loss depends on, and one that it does not. `read`: also read a third step's second
-        result.
-        """
+        """Record two steps that the loss depends on, and one that it does not. `read`: also read a third one's second
+        result."""
         graph = vpps.Graph()
         h = graph.input(np.linspace(0, 1, H))
         first = self.step(h, 0, 4, 7)

@@ -67,8 +67,7 @@ def damaged(content: bytes, random: np.random.Generator) -> tuple[str, bytes]:
 
 def outcome(path: Path, how: str, original: GraphSet) -> str:
     """Return the outcome of loading: "refused", "equal", or "another set", which only sealed damage may cause. Raises
-    AssertionError for any other outcome, and passes on all exceptions but DataError.
-    """
+    AssertionError for any other outcome, and passes on all exceptions but DataError."""
     with suppress(DataError):
         GraphSet.load(path, verify=False)
     try:

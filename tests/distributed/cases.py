@@ -84,7 +84,7 @@ def some_without_words(model: vpps.Model, graph: vpps.Graph, step: int, k: int) 
 
 
 def some_constant(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """Return examples of which the first ones depend on no parameter."""
+    """Return examples; the first ones depend on no parameter."""
     if k >= EXAMPLES // 3:
         return words(model, graph, step, k)
     return vpps.sum(graph.input(np.full(WIDTH, 0.25)))
@@ -232,8 +232,7 @@ def make_step(case: Case, handle: vpps.Handle, world: World, step: int) -> float
 
 def trained_by_zoo(case: CaseOfZoo, world: World) -> dict[str, NDArray[Any]]:
     """Return the losses of three steps of a zoo network, and the final weights. Results of tanh are dropped at random,
-    in cells of maps and of rows.
-    """
+    in cells of maps and of rows."""
     size, losses, tanh = 4, list[float](), vpps.tanh
     task = case.make(limit=STEPS_OF_ZOO * size)
     with (

@@ -27,8 +27,7 @@ from tests.runtime.fake_cuda import DeviceArray
 STEPS = 7
 FROM_GPU = (0, 3, 5, 6)
 """Steps whose gradients all stay on GPUs. Step 1 accumulates in host memory, and step 4 has a shard without gradients.
-Those of step 5 are not finite.
-"""
+Those of step 5 are not finite."""
 
 
 def shard_of(net: Classifier, step: int, number: int) -> tuple[vpps.Graph, vpps.Expression]:

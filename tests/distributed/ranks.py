@@ -47,8 +47,7 @@ def missing(launcher: str) -> str:
 
 def start(launcher: str, ranks: int, module: str, *arguments: object) -> subprocess.Popen[str]:
     """Start the launcher, in a process group and session of its own, with piped output. Skips the test without a
-    launcher.
-    """
+    launcher."""
     if why := missing(launcher):
         pytest.skip(why)
     python = sys.executable

@@ -143,9 +143,7 @@ class Trained:
         return plan.grouping
 
     def check(self, graph: vpps.Graph, losses: Sequence[E], values: Sequence[E]) -> dict[str, NDArray[np.float32]]:
-        """Check that loss, gradients and values agree with the reference, in training and inference; returns the
-        gradients.
-        """
+        """Check loss, gradients and values against the reference, in training and inference; returns the gradients."""
         loss = scalar_loss(losses)
         reference = Reference(graph, weights_of(self.net.model))
         expected_loss, expected = float(reference.value(loss)), reference.backward(loss)

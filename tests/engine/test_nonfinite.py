@@ -140,9 +140,7 @@ CASES = [
     [pytest.param(*case, marks=pytest.mark.cpu if case[0] in ON_CPU else pytest.mark.simt) for case in CASES],
 )
 def test_training_goes_on_as_if_what_is_left_out_had_not_been(how: str, history: str, matrix: bool) -> None:
-    """Gradients are added in place to held ones. Without a step that applies them, a spoiled addition must not
-    begin.
-    """
+    """Gradients are added in place to held ones. Unless a step applies them, a spoiled addition must not begin."""
     trained, spoiled = [], sum(call.strip("+") != "-" for call in history.split())
     for without in (False, True):
         net = Net(hidden=32 if matrix else 5)

@@ -1,6 +1,5 @@
 """Every user mistake raises the right class before anything runs. The message names the problem, the place and the
-remedy. Afterwards graph, model and handle work as if nothing had happened.
-"""
+remedy. Afterwards graph, model and handle work as if nothing had happened."""
 
 from __future__ import annotations
 

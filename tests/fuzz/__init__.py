@@ -19,8 +19,7 @@ One generator of random cells and graphs (`cells.py`, `graphs.py`) serves the te
 - `magnitudes`: an op on operands from 1e-44 to 1e38, masked, equal, far from 0. Value and gradient must agree with
   formulas in extended precision that share nothing with the op table.
 - `constants`: clamp bounds, slopes and thresholds that change from step to step. Must equal to the bit the same ops in
-  a
-  cell, and make no program beyond those of the first step.
+  a cell, and make no program beyond those of the first step.
 - `scripts` (only by `scripts/fuzz scripts`): verified scripts, randomly broken (words, barriers, orders, owners) and
   run on the emulator, in a process of its own. The verifier must have refused all unsafe ones. A script, a seed and a
   number reproduce a broken script.

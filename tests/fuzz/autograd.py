@@ -1,6 +1,5 @@
 """Runs the same programs in PyTorch, float64, if it is installed: call by call, without cells. PyTorch's autograd gives
-the gradients. This is a second check of the reference, which shares tracing and op table with vpps.
-"""
+the gradients. This is a second check of the reference, which shares tracing and op table with vpps."""
 
 from __future__ import annotations
 

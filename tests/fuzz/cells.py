@@ -98,7 +98,7 @@ class Cell:
 
     @property
     def w(self) -> int:
-        """Return the width."""
+        """Return the cell's width."""
         return WIDTHS[self.width % len(WIDTHS)]
 
     @property

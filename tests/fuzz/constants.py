@@ -1,6 +1,5 @@
 """Constants that change from step to step, of bare ops, of cells defined anew and of keyword arguments. All forms have
-equal bits, also to programs of their own in a handle of their own.
-"""
+equal bits, also to programs of their own in a handle of their own."""
 
 from __future__ import annotations
 
@@ -30,9 +29,7 @@ class Constants:
     seed: int
 
     def program(self) -> list[str]:
-        """Return `run(handle, k)`: gradients and values of step k, of all forms; of two forms also with other
-        constants.
-        """
+        """Return `run(handle, k)`: gradients and values of step k, of all forms; two forms also get other constants."""
         return [
             "import numpy as np, vpps",
             f"data = np.random.default_rng({self.seed}).normal(size=(3, 5))",

@@ -1,7 +1,6 @@
 """Random graphs of random cells (recurrences, lists, unread values) in random configurations. Results agree with the
 reference, and have the same bits for any number of virtual processors and schedule. The verifier accepts every kind of
-launch, planned for a random machine that need not exist.
-"""
+launch, planned for a random machine that need not exist."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Random histories of training: checkpoints from which other processes continue, and other handles and configurations
-in between, change no bit of it. It follows a plain NumPy model.
-"""
+in between, change no bit of it. It follows a plain NumPy model."""
 
 from __future__ import annotations
 
@@ -103,8 +102,7 @@ class History:
 
     def program(self) -> list[str]:
         """Return lines that make `new` (a model and its batches) and `run` (the history, also without traceless
-        events).
-        """
+        events)."""
         batches = self.batches or ((),)
         made = [line for k, cell in enumerate(self.cells) for line in cell.source(f"cell{k}")]
         graph = Graph(self.seed, self.cells, (), self.used)

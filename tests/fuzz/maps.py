@@ -1,6 +1,5 @@
 """Random structures of random kinds: a map equals single calls in the same order to the bit, and agrees with the
-reference; with levels or without, children in tables or lists.
-"""
+reference; with levels or without, children in tables or lists."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Makes a case smaller as long as it fails in the same way. Cases are data: dataclasses, tuples, ints, floats, bools,
-bytes, None. Named tuples and dataclasses keep their fields, all other tuples may become shorter.
-"""
+bytes, None. Named tuples and dataclasses keep their fields, all other tuples may become shorter."""
 
 from __future__ import annotations
 

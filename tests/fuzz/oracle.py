@@ -17,7 +17,7 @@ from vpps.reference import Reference
 Array = NDArray[Any]
 
 SATURATING = ("tanh", "sigmoid")
-"""Ops whose gradient is a difference of their value and 1 or 0: where they saturate, only its rounding is left."""
+"""Ops whose gradient is a difference of their value and 1 or 0: in saturation only its rounding is left."""
 
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -26,8 +26,7 @@ LARGEST = float(np.finfo(np.float32).max)
 class Perturbed(Reference):
     """A reference that rounds: every operand of every op changes in its seventh digit. Results that this changes much
     are not determined by single precision (the larger of two equal numbers, a difference of large ones) and are not
-    compared; neither are infinite results nor those computed from them.
-    """
+    compared; neither are infinite results nor those computed from them."""
 
     def __init__(
         self, graph: vpps.Graph, weights: Mapping[str, Array], key: LaunchKey | None, precisions: Precisions, seed: int
@@ -96,8 +95,7 @@ class Oracle:
         values: Sequence[Array] = (),
     ) -> tuple[str, list[str]] | None:
         """Return the error, if any, and lines that show it with `reference`, `loss`, `value`, `gradients`, `used` and
-        `values`. Nothing if a kernel may round the operands of products differently from the reference.
-        """
+        `values`. Nothing if a kernel may round the operands of products differently from the reference."""
         if not rounds_alike(self.reference):
             return None
         if wrong := self._wrong_loss(value):

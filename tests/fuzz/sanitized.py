@@ -1,6 +1,5 @@
 """Fuzzing with planner and recorder compiled for AddressSanitizer and UndefinedBehaviorSanitizer: both end the process
-at the first finding. Needs g++ or clang++ with their runtime libraries.
-"""
+at the first finding. Needs g++ or clang++ with their runtime libraries."""
 
 from __future__ import annotations
 

@@ -66,8 +66,7 @@ def with_default(function: Callable[..., Any], name: str, value: Any) -> tuple[A
 @pytest.fixture
 def in_memory(gpu: Properties, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep weights in memory, and compare results for all virtual processors and for 7, with both schedules. Cells are
-    not fused: every cell would need a kernel with tails of its own.
-    """
+    not fused: every cell would need a kernel with tails of its own."""
     monkeypatch.setenv("VPPS_PASSES", "-fusion")
     kernels.widen(monkeypatch, CudaMachine, kernels.know_everything_in_memory)
     kernels.keep_weights_in_memory(monkeypatch)

@@ -68,9 +68,7 @@ def test_other_values_are_planned_by_one_program(options: str) -> None:
 
 
 def _trained(target: str, changing: bool = True) -> tuple[Any, ...]:
-    """Train a recurrence in parts; returns results and reports, and numbers of programs in the history, alive,
-    planned.
-    """
+    """Train a recurrence in parts; returns results, reports, and numbers of programs in the history, alive, planned."""
     gc.collect()  # garbage of earlier tests; otherwise it may go while programs are counted
     model, found, alive = vpps.Model(seed=1), [], []
     U, V, T = model.parameter("U", (8, 8)), model.parameter("V", (8, 8)), model.lookup("T", (5, 8))

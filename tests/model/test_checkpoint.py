@@ -108,8 +108,7 @@ def test_an_optimizer_goes_on_or_starts_afresh(path: Path, rule: vpps.Optimizer 
 class TestWriting:
     def test_a_full_disk_leaves_the_old_file_and_no_other(self, path: Path) -> None:
         """Covers both errors of the system: the write fails, or closing the file fails. Other failures, and Ctrl-C:
-        tests/test_files.py, tests/fuzz/interruptions.py.
-        """
+        tests/test_files.py, tests/fuzz/interruptions.py."""
         resource = pytest.importorskip("resource")
         model = small()
         model.save(path)

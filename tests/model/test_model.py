@@ -209,8 +209,7 @@ def test_printed_it_says_where_the_latest_handle_has_the_weights(target: str, ex
 
 def test_a_model_is_not_copied_by_accident_nor_is_a_parameter() -> None:
     """A model's copy would keep the original's parameters, and a parameter's copy has no model; save and load copy
-    properly.
-    """
+    properly."""
     import copy
     import pickle
 

@@ -107,9 +107,7 @@ def of_every_origin(W: E, V: E, F: E, x: E, y: E, constant: E) -> tuple[E, ...]:
 
 
 def coder(W: E, B: E, x: E) -> tuple[E, E]:
-    """Products with the transpose beside those with the matrix itself, on vectors of the vertex and on
-    concatenations.
-    """
+    """Products with the transpose beside those with the matrix, on vectors of the vertex and on concatenations."""
     y = W @ vpps.tanh(W.T @ x + B)
     return y, W.T @ vpps.concat([y[1:], x[:1]]) if y.shape[0] > 1 else W.T.T @ B
 

@@ -245,8 +245,7 @@ def test_lookups_inside_cells_share_rows() -> None:
 @pytest.mark.parametrize("words, width", [(9, 34), (70, 200)])
 def test_tied_embeddings(words: int, width: int) -> None:
     """Rows of one matrix are looked up, one of them more than once, and the matrix gives the logits. Its gradient is
-    dense, and each step changes all of it.
-    """
+    dense, and each step changes all of it."""
     model = vpps.Model(seed=1)
     E = model.lookup("E", (words, width), dense=True)
 

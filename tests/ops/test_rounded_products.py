@@ -276,8 +276,7 @@ def test_a_handle_that_only_evaluates_has_the_values_of_one_that_trains() -> Non
 @pytest.mark.parametrize("bits", [0x7F7FFFFF, 0xFF7F8000, 0x7F800000, 0x7F800001, 0x7FC00000], ids=hex)
 def test_a_step_is_left_out_where_what_a_product_rounds_is_not_finite(bits: int) -> None:
     """The largest float32 rounds to infinity. A NaN stays NaN, though its bf16 bits are those of an infinity. The loss
-    is finite where it saturates, and the gradient is then 0 times infinity.
-    """
+    is finite in saturation, and the gradient is then 0 times infinity."""
     model = vpps.Model(seed=1)
     W, graph = model.parameter("W", (6, 5)), vpps.Graph()
     x = np.zeros(5, np.float32)
@@ -310,9 +309,7 @@ def test_weights_beyond_the_largest_bf16_are_infinite_to_products() -> None:
 
 
 def test_a_tree_lstm_is_off_by_what_the_precision_promises() -> None:
-    """The distance to the exact reference is in the promised range: not larger, and not so small as without
-    rounding.
-    """
+    """The distance to the exact reference is in the promised range: neither larger nor as small as without rounding."""
     task, graph = CASES["tree-lstm"].make(), vpps.Graph()
     loss, logits = task.loss(graph, task.train[:2]), task.outputs(graph, task.train[:2])
     unrounded = Reference(graph, weights_of(task.model))

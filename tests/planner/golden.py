@@ -67,7 +67,7 @@ def hashed(name: str, c: Configuration) -> str:
     for plan in plans(example(name), c):
         facts = plan.pool_floats, plan.loss_slot, plan.n_barriers, sorted(plan.instructions)
         found.update(plan.script.tobytes())
-        found.update(f"{str(facts)[:-1]}, Continuation(products=(), entries=0))".encode())  # as the rows were written
+        found.update(f"{str(facts)[:-1]}, Continuation(products=(), entries=0))".encode())  # format of stored rows
         found.update(np.asarray(plan.addresses, np.int64).tobytes())
     return found.hexdigest()[:8]
 

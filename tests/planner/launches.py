@@ -97,9 +97,8 @@ class Example(NamedTuple):
 
 
 def policy_for(name: str, graph: vpps.Graph) -> str | LearnedPolicy:
-    """Return the policy for a handle: "fsm" is learned from the graph, with few trials, so that other graphs have
-    unknown states.
-    """
+    """Return the policy for a handle: "fsm" is learned from the graph, in few trials, so other graphs have unknown
+    states."""
     settings = LearningSettings(Encoding(phases=20), trials=3, check_every=1)
     return learned_from([graph], settings) if name == LearnedPolicy.name else name
 
@@ -124,8 +123,7 @@ def distribution_of(
 
 def plans(it: Example, c: Configuration, made: type[Planner] = Planner, precision: str = "float32") -> Iterator[Plan]:
     """Yield every kind of launch: training, clipped, averaging, accumulating, on held gradients, halves, an update from
-    given gradients, inference.
-    """
+    given gradients, inference."""
     rule, passes = RULES[c.rule], Passes(fusion=c.fusion, lazy_batching=c.lazy_batching, streaming=c.streaming)
     distribution = distribution_of(it, c, rule, c.averages, passes, precision)
     planner = made(distribution, policy_for(c.policy, it.graph), c.schedule, passes)

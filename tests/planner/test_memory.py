@@ -29,9 +29,7 @@ START, STOP, FIRST, LAST, GROUP = range(5)  # columns of the arrays of a layout
 
 
 def assert_apart(arrays: Ints) -> None:
-    """Assert that no two arrays share memory during their lifetimes; or ever, if groups of virtual processors
-    own them.
-    """
+    """Assert that arrays never share memory during their lifetimes; with groups, that they never share any."""
     start, stop, first, last, group = arrays.T
     shared = (start < stop[:, None]) & (start[:, None] < stop)
     at_once = (first <= last[:, None]) & (first[:, None] <= last)
@@ -112,8 +110,7 @@ def test_training_uses_the_memory_of_a_step_again() -> None:
 @pytest.mark.parametrize("widths", [(32, 32, 32), (32, 64, 16), (16, 64, 32)])
 def test_holes_of_any_size_are_used_again(widths: tuple[int, int, int]) -> None:
     """States of different widths, which live for two stages each, need only the memory of the largest neighbouring ones
-    and the slabs between them.
-    """
+    and the slabs between them."""
     model = vpps.Model(seed=1)
     graph = vpps.Graph()
     state = graph.input(np.ones(widths[-1]))

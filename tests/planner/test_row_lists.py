@@ -20,9 +20,7 @@ WIDTH = 8
 
 
 def sequences(lengths: tuple[int, ...]) -> tuple[vpps.Model, vpps.Graph, list[vpps.Expression]]:
-    """Record sequences of different lengths, whose steps read two states of the step before; returns the last
-    states.
-    """
+    """Record sequences of some lengths, whose steps read two states of the step before; returns the last states."""
     model = vpps.Model(seed=2)
     W = model.parameter("W", (WIDTH, WIDTH))
 

@@ -92,7 +92,7 @@ def test_products_run_where_rows_of_the_matrix_are_held() -> None:
 def test_load_is_shared_evenly_with_products() -> None:
     """A processor with products gets fewer other operations."""
     model = vpps.Model(seed=1)
-    p, W = model.parameter("p", (40,), init="normal"), model.parameter("W", (3, 64))  # one block of rows: of one alone
+    p, W = model.parameter("p", (40,), init="normal"), model.parameter("W", (3, 64))  # one block of rows: one owner
     graph = vpps.Graph()
     losses = [vpps.dot(vpps.tanh(graph.input(np.full(40, k))), p) for k in range(30)]
     with vpps.Handle(model, vps=4, schedule="paper") as handle:

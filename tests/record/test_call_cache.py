@@ -36,9 +36,7 @@ def everything_recorded(graph: vpps.Graph) -> list[Any]:
 
 
 def record_tree(graph: vpps.Graph) -> E:
-    """Record nodes with zero to three children, twice each; inputs, sums, a constant, an op with a parameter's
-    place.
-    """
+    """Record nodes with zero to three children, twice each; inputs, sums, a constant, an op on a parameter."""
     xs = [graph.input(np.full(3, k)) for k in range(4)]
     states: list[E] = []
     losses = []
@@ -72,7 +70,7 @@ def test_calls_like_earlier_ones_do_not_ask_the_graph(
 
 @pytest.mark.parametrize("recorder", ["python", "compiled"])
 def test_calls_that_differ_do_what_they_do_as_first_calls(recorder: str, use_recorder: Callable[[str], None]) -> None:
-    """The same error, with the same words, and nothing recorded."""
+    """Errors have the same words, and nothing is recorded."""
     use_recorder(recorder)
     differ: list[tuple[Callable[[E, E], tuple[Any, ...]], type[Exception] | None]] = [
         (lambda x, y: (y, [y], [y], 1), None),

@@ -207,7 +207,7 @@ def test_a_cell_without_products_of_ints_is_left_alone() -> None:
 
 @pytest.mark.host
 def test_a_leaf_that_is_a_row_of_a_table_is_shared_as_well() -> None:
-    """As in an MV-RNN, in which every word has a matrix."""
+    """An example is an MV-RNN: every word has a matrix."""
     model = vpps.Model(seed=1)
     words = model.lookup("words", (WORDS, H))
     leaf = vpps.cell(lambda word: vpps.lookup(words, word))

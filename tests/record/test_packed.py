@@ -1,6 +1,5 @@
 """Maps recorded in one call of compiled code beside those recorded with NumPy: the same arrays and errors, for random
-maps of many forms, some with damaged arguments.
-"""
+maps of many forms, some with damaged arguments."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ def with_missing(trees: GraphSet, missing: float, seed: int) -> GraphSet:
 
 
 def lists(most: int, missing: float, seed: int) -> GraphSet:
-    """Return random graphs with lists of up to `most` children, a part of which is missing."""
+    """Return random graphs with lists of up to `most` children, some of them missing."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, 12, 20)
     own = [rng.integers(0, v, rng.integers(0, most + 1)) if v else [] for n in sizes for v in range(n)]

@@ -152,8 +152,7 @@ class TraceProcessor:
 
     def query(self, column: str, of: str) -> list[str]:
         """Return the rows of a query for one column. In a reply, text ends with a zero, and the last mark before it
-        begins it: a reply repeats the query.
-        """
+        begins it: a reply repeats the query."""
         found: list[str] = []
         while True:  # in parts: a reply of more than 128 KB comes in several messages
             sql = f"select '<<' || {column} || '>>' from {of} limit {ROWS} offset {len(found)}"

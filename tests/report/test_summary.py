@@ -68,7 +68,7 @@ def test_a_late_beginning_is_on_the_path() -> None:
 
 
 def test_the_way_from_the_last_signal_to_the_end_of_the_wait_is_the_barriers() -> None:
-    timeline = made_timeline([[100, 0, 50], [10, 10, 400]], [0, 0, 0])  # VP 2 leaves the barrier 2 ns after VP 0 came
+    timeline = made_timeline([[100, 0, 50], [10, 10, 400]], [0, 0, 0])  # 2 ns after VP 0 arrives
     path = critical_path(timeline)
     assert [(s.name, s.end - s.start) for s in path.segments if s.name == BARRIERS and s.end > s.start] == [
         (BARRIERS, 2)

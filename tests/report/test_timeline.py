@@ -40,8 +40,7 @@ def bytes_of(timeline: vpps.Timeline, *forms: str) -> NDArray[np.int64]:
 
 class Net:
     """A small net with every counted kind of bytes: matrices sliced by units (of several parts) and by rows, a padded
-    last panel, lists that may all be empty, a table, an unused parameter.
-    """
+    last panel, lists that may all be empty, a table, an unused parameter."""
 
     def __init__(self) -> None:
         self.model = vpps.Model(seed=1)
@@ -236,9 +235,8 @@ def long_products(n: int = 300, rows: int = 40, **options: Any) -> Timeline:
 class TestBytes:
     @pytest.mark.parametrize("made", [lambda: timeline_of(1, False), lambda: timeline_of(3), lambda: long_products()])
     def test_are_those_of_a_count_from_the_script(self, made: Callable[[], Timeline]) -> None:
-        """Equal for every virtual processor. Products without vectors read nothing; gradients take a pass per 128
-        vectors.
-        """
+        """Equal for every virtual processor. Products without vectors read nothing; gradients take a pass per 128 of
+        them."""
         timeline = made()
         expected = [expected_bytes(timeline, vp, CpuMachine(1).panel) for vp in range(timeline.n_vps)]
         assert bytes_of(timeline, *WEIGHTS).tolist() == [e["Matvec"] for e in expected]

@@ -409,7 +409,7 @@ def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda | None = None) -> Fa
             raise OutOfMemoryError(f"Out of memory allocating {nbytes} bytes")
         fake.calls.append(("allocate", nbytes))
         memory = Memory(nbytes)
-        memory.array[:] = 0xCD  # nobody clears it
+        memory.array[:] = 0xCD  # never cleared memory
         fake.memories.add(memory)
         return memory
 

@@ -106,8 +106,7 @@ class TestTraining:
         self, fake: FakeCuda, options: dict[str, Any], tmp_path: Any
     ) -> None:
         """Bitwise equal with or without waiting between steps, accumulating, half steps, exporting and importing
-        gradients, or going back to a checkpoint. Bits do not depend on the schedule.
-        """
+        gradients, or going back to a checkpoint. Bits do not depend on the schedule."""
         found: list[list[Any]] = []
         for changes in (options, {**options, "target": "simt", "schedule": "vector"}):
             net, path = new(), tmp_path / "model.safetensors"
@@ -347,9 +346,7 @@ class TestFailures:
         fake.broken = None
 
     def test_a_race_in_a_kernel_would_be_seen(self, fake: FakeCuda) -> None:
-        """The simulated GPU checks it: virtual processors that do not wait for each other read memory during a
-        write.
-        """
+        """The simulated GPU finds it: virtual processors that do not wait for each other read during a write."""
         net = new()
         with on_cuda(net, verify=False) as handle:
             net.train(handle, range(1))

@@ -1,6 +1,5 @@
 """Rounding instructions of the cpu target equal `product` to the bit, for any processor, tile and number of virtual
-processors; at sizes around the ends of pairs, panels, passes and registers, with numbers at the ends of their range.
-"""
+processors; at sizes around the ends of pairs, panels, passes and registers, with numbers at the ends of their range."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ KINDS = ("ordinary", "tiny", "huge", "special")
 
 def numbers(rng: np.random.Generator, kind: str, *shape: int) -> Floats:
     """Return random signs and significands. "tiny": products are near the smallest normal numbers, and some factors
-    below them. "huge": products overflow, or nearly. "special": a few are NaN or infinite.
-    """
+    below them. "huge": products overflow, or nearly. "special": a few are NaN or infinite."""
     low, high = {"tiny": (-70, -56), "huge": (61, 64)}.get(kind, (-4, 4))
     x = np.ldexp(rng.uniform(-2, 2, shape), rng.integers(low, high, shape)).astype(np.float32)
     if kind == "tiny":
@@ -67,8 +65,7 @@ def rounded(x: Floats) -> Floats:
 
 def product(a: Floats, b: Floats) -> Floats:
     """Return (m, k) times (n, k), (m, n): pair by pair, the second product first, each added and rounded once. float64
-    products are exact, and their sums are correct after another rounding.
-    """
+    products are exact, and their sums are correct after another rounding."""
     x, y = (np.pad(rounded(m), ((0, 0), (0, m.shape[1] % 2))).astype(np.float64) for m in (a, b))
     total = np.zeros((len(a), len(b)), np.float32)
     for c in range(0, x.shape[1], 2):
@@ -143,8 +140,7 @@ def use_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module", params=["own", "other"])
 def machines(request: pytest.FixtureRequest) -> Iterator[list[Machine]]:
     """Yield machines with several numbers of virtual processors: the usual one, and one of another tile, with
-    arithmetic for processors without pair products.
-    """
+    arithmetic for processors without pair products."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "other":
             use_the_other(patch)

@@ -25,9 +25,8 @@ class Block:
         return self.start + round(ns * self.cycles_per_ns)
 
     def run(self, begun: int, instructions: list[tuple[int, int, int]], ended: int) -> None:
-        """Add a launch. Instructions: (nanoseconds of the beginning, position, floats); the last one ends 10 ns before
-        the launch.
-        """
+        """Add a launch. Instructions: (nanoseconds at the beginning, position, floats); the last ends 10 ns
+        before it."""
         floats = [0, *(moved for _, _, moved in instructions)]
         positions = [*(position for _, position, _ in instructions), 999]
         times = [*(ns for ns, _, _ in instructions), ended - 10]
@@ -97,5 +96,5 @@ class TestSharedClock:
     def test_follows_clocks_that_drift_apart(self) -> None:
         clock = SharedClock()
         clock.offset(0, 90, asked=995, seen=1100)
-        assert clock.offset(2000, 2090, asked=2900, seen=3000) == 900  # 995 would end it after it was seen to end
+        assert clock.offset(2000, 2090, asked=2900, seen=3000) == 900  # 995 is after its observed end
         assert clock.offset(9000, 9090, asked=11_000, seen=11_100) == 2000

@@ -155,9 +155,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
 
 @pytest.mark.parametrize("kind", PLANS)
 def test_a_wait_that_does_not_wait_is_a_race_where_anything_is_shared(kind: str) -> None:
-    """Brute force over the script's accesses: without the barrier two accesses share an element, or it is not
-    needed.
-    """
+    """Brute force over the script's accesses: without the barrier two accesses share an element, or it is redundant."""
     n, races = len(barriers(PLANS[kind]())), 0
     for which in range(n):
         plan = PLANS[kind]()

@@ -1,6 +1,5 @@
 """Differences between kernel and verifier that `scripts/fuzz scripts` found: words that device code ignores or divides
-by, compiled programs, matrices on the chip, colliding threads of one virtual processor.
-"""
+by, compiled programs, matrices on the chip, colliding threads of one virtual processor."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ pytestmark = pytest.mark.host
 @cache
 def plan(kind: str) -> Plan:
     """Return the plan of a step of training. The plans "fused", "plain" and "in turns" are for an emulated GPU, without
-    compiling.
-    """
+    compiling."""
     if kind == "tree":
         return test_verify.make_plan(2, precision="bf16")
     if kind == "lists":

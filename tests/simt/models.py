@@ -136,8 +136,7 @@ def attention(width: int = 33, lengths: Sequence[int] = (0, 1, 5, 17)) -> Networ
 
 def mv_rnn(size: int = 9, lengths: Sequence[int] = (3, 2, 1, 5)) -> Network:
     """Return computed matrices (Socher et al. 2012): a vector and a matrix per word, parents compose both. The matrix
-    that multiplies them stays in memory, the others need not.
-    """
+    that multiplies them stays in memory, the others need not."""
     model = vpps.Model(seed=1)
     words, matrices = model.lookup("words", (4, size)), model.lookup("matrices", (4, size, size), init="normal")
     W, Wm = model.parameter("W", (size, 2 * size)), model.parameter("Wm", (size, 2 * size))
@@ -167,8 +166,7 @@ def mv_rnn(size: int = 9, lengths: Sequence[int] = (3, 2, 1, 5)) -> Network:
 
 def tied(width: int = 20, words: int = 9, steps: int = 4) -> Network:
     """Return a decoder whose embeddings "E" give its logits, with an autoencoder by "W" and its transpose in every
-    step. Only "U" does nothing but multiply vectors. Batches of an even number omit the other uses of "E" and "W".
-    """
+    step. Only "U" does nothing but multiply vectors. Batches of an even number omit the other uses of "E" and "W"."""
     model = vpps.Model(seed=3)
     made = (
         model.parameter(name, (rows, width), init="uniform")

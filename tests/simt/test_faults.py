@@ -46,8 +46,7 @@ def barriers_of_blocks(source: str) -> Iterator[tuple[str, int]]:
 
 def published() -> None:
     """Rows in turns, clipping, long sums of few and of many columns, a script of several buffers. One row per warp:
-    many slots hold W.
-    """
+    many slots hold W."""
     model = vpps.Model(seed=3)
     W, b, V = model.parameter("W", (40, 33)), model.parameter("b", (40,)), model.parameter("V", (8, 200))
     p, table = model.parameter("p", (200,), init="normal"), model.lookup("x", (9, 200), init="normal")
@@ -314,8 +313,7 @@ def test_without_a_barrier_there_is_a_race_exactly_where_the_verifier_says_so(ma
     with handle:
         outcomes = []
         for wait in all_of(plan.script, "barrier"):
-            # A processor that reaches the barrier before so late that all have already signalled at this one misses
-            # nothing.
+            # A processor that comes so late to the barrier before that all have signalled at this one misses nothing.
             said = found_by(handle, plan, without_wait(plan.script, wait), range(8))
             outcomes.append(bool(said))
             assert outcomes[-1] == refused(plan, with_target(plan.script, wait, 0)), plan.origin(wait.position)
@@ -343,8 +341,7 @@ def test_without_a_signal_there_is_a_deadlock(schedule: str) -> None:
 
 def test_a_virtual_processor_that_does_not_wait_for_the_others_is_found() -> None:
     """Exclusive scripts: one virtual processor skips a barrier. Under some seeds nothing is missing: the others were
-    early, and the wait before has already seen their signals.
-    """
+    early, and the wait before has already seen their signals."""
     handle, plan = trained(models.attention(), "paper")
     with handle:
         waits = [w for w in all_of(plan.script, "wait") if "before" in plan.origin(w.position)]
@@ -354,9 +351,8 @@ def test_a_virtual_processor_that_does_not_wait_for_the_others_is_found() -> Non
 
 
 def test_a_short_tail_reads_no_sums_in_the_instruction_behind_it() -> None:
-    """The instruction after it is one for three rows, and three as the use of a view means the mean. Another tail has
-    five sums.
-    """
+    """The next instruction is one for three rows, and 3 as the use of a view means the mean. Another tail has five
+    sums."""
     model = vpps.Model()
     v = model.parameter("v", (4,), init=1.0)
 

@@ -79,7 +79,7 @@ class Layer(NamedTuple):
     in_torch: bool
 
     def __call__(self, x: Any) -> Any:
-        """Return the states."""
+        """Return all the states."""
         return self.chain.in_torch(self.net, x) if self.in_torch else self.chain.by_module(self.net, x)
 
     def loss(self, x: Any) -> Any:
@@ -112,9 +112,7 @@ NETWORKS: dict[str, Callable[[Layer, Any], Any]] = {
 
 
 def gradients_of(value: Any, net: Any, *inputs: Any) -> list[Any]:
-    """Return the gradients at the ends of backward, and reset them. Those of parameters are tensors that PyTorch can
-    clip.
-    """
+    """Return the gradients at the ends of backward, and reset them. PyTorch can clip those of parameters: tensors."""
     value.backward()
     norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
     every = [*inputs, *net.parameters()]

@@ -81,9 +81,8 @@ class TestStateDict:
                 net.load_state_dict(net.state_dict() | {"_extra_state": other})
 
     def test_weights_alone_will_do(self, net: Any) -> None:
-        """Weights of an old layer suffice. A state dict has only tensors, so any user of tensors can clone and write
-        it.
-        """
+        """Weights of an old layer suffice. A state dict has only tensors, so any tool for tensors can clone and write
+        it."""
         wanted = {name: value.clone() for name, value in net.state_dict().items()}
         del wanted["_extra_state"]
         wanted["chain.b"] += 1

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cpu
 
 N = 5
 
-# Of two vectors: in vpps, and in PyTorch.
+# Ops on two vectors: in vpps, and in PyTorch.
 OPS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
     "add": (lambda x, y: x + y, lambda x, y: x + y),
     "mul": (lambda x, y: x * y, lambda x, y: x * y),

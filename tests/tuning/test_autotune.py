@@ -91,7 +91,7 @@ class Trained(NamedTuple):
 
 
 def train(target: str = "cpu", batches: int = 24, **options: Any) -> Trained:
-    """Return losses of steps, some of which accumulate, with evaluations in between."""
+    """Train with evaluations in between; some steps accumulate. Returns losses."""
     net = new()
     losses, tuning = [], []
     with vpps.Handle(net.model, vpps.Adam(lr=0.01), target=target, ema=0.9, clip_norm=1.0, **options) as handle:

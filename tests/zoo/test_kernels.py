@@ -8,8 +8,7 @@ import vpps
 from tests.nvrtc import COMPILE_ALL, needs_nvrtc
 from tests.zoo.cases import CASES, Case
 
-# Networks with the most weights in registers and the most tails. tests/kernel/test_nvrtc_versions.py covers every
-# instruction.
+# Those with the most weights in registers and the most tails. All instructions: tests/kernel/test_nvrtc_versions.py.
 SELECTION = ("tree-lstm-2type", "bilstm-char-tagger")
 COMPILED = CASES if COMPILE_ALL else SELECTION
 

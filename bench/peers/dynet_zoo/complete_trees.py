@@ -9,7 +9,7 @@ from peers.dynet_zoo.program import DynetProgram, Gates, Graphs
 
 
 class TreeFc(DynetProgram):
-    """The network `vpps.zoo.TreeFC`."""
+    """DyNet program of `vpps.zoo.TreeFC`."""
 
     columns = ("word", "label")
 

@@ -41,7 +41,7 @@ class LatticeProgram(DynetProgram):
 
 
 class LatticeLstm(LatticeProgram):
-    """The network `vpps.zoo.LatticeLSTM`."""
+    """DyNet program of `vpps.zoo.LatticeLSTM`."""
 
     def declare(self) -> None:
         self.characters, self.words = self.lookup("characters"), self.lookup("words")
@@ -82,7 +82,7 @@ class LatticeLstm(LatticeProgram):
 
 
 class LatticeGru(LatticeProgram):
-    """The network `vpps.zoo.LatticeGRU`."""
+    """DyNet program of `vpps.zoo.LatticeGRU`."""
 
     def declare(self) -> None:
         self.characters, self.words = self.lookup("characters"), self.lookup("words")
@@ -111,7 +111,7 @@ class LatticeGru(LatticeProgram):
 
 
 class GruCell:
-    """The cell `vpps.nn.GRU`."""
+    """DyNet program of `vpps.nn.GRU`."""
 
     def __init__(self, program: DynetProgram, name: str = "gru") -> None:
         self.dynet = program.dynet

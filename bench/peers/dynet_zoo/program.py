@@ -58,7 +58,7 @@ class Graphs:
         children: present children per vertex.
         kind: kind per vertex.
         columns: by name, per vertex or per graph.
-        roots: vertices that are nobody's child.
+        roots: vertices without parents.
         offsets: graph k has the vertices from offsets[k] to offsets[k + 1].
     """
 
@@ -169,7 +169,7 @@ class DynetProgram(ABC):
         return np.atleast_2d(values.T)
 
     def renew(self) -> None:
-        """Begin a graph."""
+        """Begin a new graph."""
         self._flag.value = self._strategy
         self.dynet.renew_cg()
 

@@ -28,9 +28,7 @@ class Lstm:
         return self.run(xs)[0]
 
     def run(self, xs: Sequence[Any], begin: tuple[Any, Any] | None = None) -> tuple[list[Any], tuple[Any, Any]]:
-        """Return the state h after each input, and (h, c) after the last. `begin`: (h, c) before the first; default:
-        zeros.
-        """
+        """Return the state h after each input, and the last (h, c). `begin`: the first (h, c); default: zeros."""
         affine, logistic, tanh, product = (
             self.dynet.affine_transform, self.dynet.logistic, self.dynet.tanh, self.dynet.cmult
         )  # fmt: skip

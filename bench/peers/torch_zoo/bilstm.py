@@ -127,9 +127,7 @@ def both_directions(x: Tensor, W: Tensor, U: Tensor, b: Tensor, chains: PackedCh
 
 
 def torch_lstm(x: Tensor, W: Tensor, U: Tensor, b: Tensor, chains: PackedChains) -> Tensor:
-    """Return the states by the kernels of `nn.LSTM`, whose results of both directions are in the order of the first
-    one.
-    """
+    """Return the states by the kernels of `nn.LSTM`; both directions are in the order of the first one."""
     begin = x.new_zeros(2, chains.sizes[0], U.shape[2])
     no_bias = b.new_zeros(b.shape[1])
     weights = [w for pair in zip(W.unbind(), U.unbind(), b.unbind(), strict=True) for w in (*pair, no_bias)]

@@ -32,9 +32,7 @@ class LatticeProgram(TorchProgram):
 
     @abstractmethod
     def cell(self, group: Group, x: Tensor, children: Tensor) -> Tensor:
-        """Return the states of a group, (n, width), from the results of `inputs` and the concatenated states of all
-        children.
-        """
+        """Return the states of a group, (n, width), from the results of `inputs` and all children's states, joined."""
 
     @abstractmethod
     def inputs(self, kind: int, vectors: Tensor) -> Tensor:
@@ -82,9 +80,7 @@ def first_of_lists(owner: Tensor, n: int) -> Tensor:
 
 
 class LatticeLstm(LatticeProgram):
-    """PyTorch program of `vpps.zoo.LatticeLSTM`. A state is h and c of a character side by side, or U_l c and c of a
-    word.
-    """
+    """PyTorch program of `vpps.zoo.LatticeLSTM`. A state is h and c of a character, or U_l c and c of a word."""
 
     joins = True
 

@@ -20,8 +20,7 @@ PARTS = {"W": "weight_ih_l0", "U": "weight_hh_l0", "b": "bias_ih_l0"}
 MOST_PADDING = 1.6
 """Largest ratio of padded to real words at which to pad. A padded batch runs in one call of oneDNN. A packed one runs
 step by step in as many sizes as there are lengths. Measured on one core (hidden size 256): at 1.35, padding takes two
-thirds of the time; at 1.7, a tenth more.
-"""
+thirds of the time; at 1.7, a tenth more."""
 
 
 class LstmProgram(TorchProgram):

@@ -1,6 +1,5 @@
 """Regressions of passes on recurrent cells, found by random ones (`tests.fuzz`): unread results, slices of
-concatenations, streams of two rows. All agree with the reference.
-"""
+concatenations, streams of two rows. All agree with the reference."""
 
 from __future__ import annotations
 

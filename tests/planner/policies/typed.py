@@ -1,6 +1,5 @@
 """Typed graphs to batch: random ones, trees, the examples of ED-Batch; policies by their definitions, and the shortest
-sequence by search.
-"""
+sequence by search."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ INTERNAL, OUTPUT, REDUCE = 0, 1, 2
 
 def figure_1() -> TypedGraph:
     """Return the tree of ED-Batch, figure 1: four leaves, a chain of three inner vertices above them, an output of each
-    inner vertex, and a chain of reductions of the outputs.
-    """
+    inner vertex, and a chain of reductions of the outputs."""
     made = Made()
     leaves = [made.add(INTERNAL) for _ in range(4)]
     inner = [leaves[0]]
@@ -212,8 +210,7 @@ def shortest(graph: TypedGraph) -> int:
 
 def lattice(rng: np.random.Generator, sentences: int, length: int, ends: int = 2) -> TypedGraph:
     """Return sentences of characters (type 0) and words over several of them (1). Words are read by their last
-    vertices, of type `ends`.
-    """
+    vertices, of type `ends`."""
     made = Made()
     for _ in range(sentences):
         characters = [made.add(0)]

@@ -1,6 +1,5 @@
 """Stand-in for PyTorch in dry runs. It answers as PyTorch with a GPU does, up to the first call that needs a device.
-That call raises an error.
-"""
+That call raises an error."""
 
 from __future__ import annotations
 
