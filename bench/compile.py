@@ -92,7 +92,7 @@ def in_new_process(program: str, arch: str) -> dict[str, float]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print lines."""
     parser = harness.parser(__doc__, rounds=3)
-    parser.add_argument("--arch", default="sm_90", help="to compile for (default: sm_90, planned for an H200)")
+    parser.add_argument("--arch", default="sm_90", help="target GPU (default: sm_90, planned for an H200)")
     parser.add_argument("--programs", type=harness.words, default=list(PAPER), metavar="A,B")
     parser.add_argument("--once", choices=PAPER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

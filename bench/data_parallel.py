@@ -206,7 +206,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=2, help="(default: 2)")
     parser.add_argument("--cases", type=harness.numbers, default=range(len(CASES)), help="0,2 (default: all)")
     parser.add_argument("--links", type=lambda text: [float(part) for part in text.split(",")], metavar="GBIT,...")
-    parser.add_argument("--delay", type=float, default=50.0, help="of a link, microseconds (default: 50)")
+    parser.add_argument("--delay", type=float, default=50.0, help="delay of a link, microseconds (default: 50)")
     parser.add_argument("--torch", metavar="PYTHON", help="an interpreter that has PyTorch: gloo beside MPICH")
     parser.add_argument("--predict", type=Path, metavar="FILE.jsonl", help="lines of this bench")
     options = parser.parse_args()

@@ -163,7 +163,7 @@ def main() -> None:
     """Measure a single case."""
     parser = harness.parser(__doc__, trees=..., batch_size=64, hidden=256, embedding=256, vps=1, limit=1024, passes=2)
     parser.add_argument("--optimizer", choices=list(LEARNING_RATE), default="sgd")
-    parser.add_argument("--delay", type=float, default=0.0, help="microseconds that every exchange takes longer")
+    parser.add_argument("--delay", type=float, default=0.0, help="additional microseconds of every exchange")
     options = parser.parse_args()
     harness.keep_freed_memory()
     found = measure(*read_trees(options.trees, options.limit), options)

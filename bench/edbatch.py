@@ -79,7 +79,7 @@ def table(lines: Iterable[dict[str, Any]]) -> str:
 def main() -> None:
     """Print the lines or table."""
     parser = harness.parser(__doc__, "lines")
-    parser.add_argument("--markdown", action="store_true", help="a table rather than JSON lines")
+    parser.add_argument("--markdown", action="store_true", help="print a table instead of JSON lines")
     options = parser.parse_args()
     found = list(comparisons(workload_lines.cases_of(workload_lines.read(options.lines))))
     if not found:

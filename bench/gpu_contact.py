@@ -201,8 +201,8 @@ def main() -> None:
     questions = {"versions": versions, "smallest": smallest, "tree-lstm": tree_lstm}
     parser = harness.parser(__doc__, trees=None, device="cuda", hidden=256, embedding=256, vps=None, rounds=5)
     parser.add_argument("question", choices=questions)
-    parser.add_argument("--precision", default="float32", choices=PRECISIONS, help="of tree-lstm's products")
-    parser.add_argument("--steps", type=int, default=STEPS, help="that are timed at a go")
+    parser.add_argument("--precision", default="float32", choices=PRECISIONS, help="precision of tree-lstm's products")
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps per timing")
     options = parser.parse_args()
     questions[options.question](options)
 

@@ -188,7 +188,7 @@ def main() -> None:
         __doc__, trees=None, device="cuda", batch_size=4, limit=64, hidden=256, embedding=256, vps=None
     )
     parser.add_argument("question", choices=questions)
-    parser.add_argument("--launches", type=int, default=10_000, help="of the long run; a hundredth of them by two")
+    parser.add_argument("--launches", type=int, default=10_000, help="steps of the long run; `two` makes 1/100")
     options = parser.parse_args()
     questions[options.question](Runs(options))
 

@@ -452,7 +452,7 @@ def main() -> int:
     parser.add_argument("--only", type=harness.words, default=list(PARTS), metavar="PART,...")
     parser.add_argument("--smallest", action="store_true", help="a dry run: figures mean nothing")
     parser.add_argument("--compile-only", action="store_true")
-    parser.add_argument("--arch", default="sm_90", help="of --compile-only (default: %(default)s)")
+    parser.add_argument("--arch", default="sm_90", help="target of --compile-only (default: %(default)s)")
     options = parser.parse_args()
     if unknown := set(options.only) - set(PARTS):
         parser.error(f"--only {','.join(sorted(unknown))}: expected some of {','.join(PARTS)}")

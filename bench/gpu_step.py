@@ -201,8 +201,8 @@ def main() -> None:
         __doc__, trees=None, batch_sizes=[1, 8, 64], device="cuda", hidden=256, embedding=256, limit=512, passes=5,
         vps=None, quick=False,
     )  # fmt: skip
-    parser.add_argument("--profiled", type=int, default=20, help="launches that ncu watches, after as many others")
-    parser.add_argument("--steps-only", action="store_true", help="train and print nothing: what ncu is given to run")
+    parser.add_argument("--profiled", type=int, default=20, help="launches that ncu profiles, after as many others")
+    parser.add_argument("--steps-only", action="store_true", help="train and print nothing: for ncu")
     options = parser.parse_args()
     if options.quick:
         options.batch_sizes, options.limit, options.passes = [1], 64, 3

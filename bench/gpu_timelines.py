@@ -89,8 +89,8 @@ def main() -> None:
     parser = harness.parser(
         __doc__, trees=None, batch_sizes=[1, 16, 64, 128], device="cuda", hidden=256, embedding=256, vps=None
     )
-    parser.add_argument("--groups", type=int, default=1, help="of thread blocks, each with its part of the batch")
-    parser.add_argument("--launches", type=int, default=8, help="that are recorded, two at least")
+    parser.add_argument("--groups", type=int, default=1, help="groups of blocks, each with its part of the batch")
+    parser.add_argument("--launches", type=int, default=8, help="launches to record, at least two")
     options = parser.parse_args()
     options.trees = trees_file(options.trees)
     trees, words = read_trees(options.trees, max(options.batch_sizes))

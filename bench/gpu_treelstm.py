@@ -75,7 +75,7 @@ def parse_options() -> argparse.Namespace:
         limit=512, passes=3, vps=None, contenders=None, quick=False,
     )  # fmt: skip
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="no torch.compile for cells")
-    parser.add_argument("--groups", type=int, default=1, help="of vpps: groups of thread blocks")
+    parser.add_argument("--groups", type=int, default=1, help="vpps's groups of thread blocks")
     parser.add_argument(
         "--program",
         default="vpps-bulk",

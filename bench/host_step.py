@@ -201,8 +201,8 @@ def make(form: str, options: argparse.Namespace, words: int, timeline: bool = Fa
 def main() -> None:
     """Measure every form at every batch size."""
     parser = harness.parser(__doc__, trees=None, batch_sizes=SIZES, hidden=256, threads=1, rounds=20)
-    parser.add_argument("--cases", type=harness.words, default=list(FORMS), help="of bulk, cells, ops")
-    parser.add_argument("--shares", action="store_true", help="also measure how long the kernel waits for the host")
+    parser.add_argument("--cases", type=harness.words, default=list(FORMS), help="forms to measure: bulk, cells, ops")
+    parser.add_argument("--shares", action="store_true", help="also measure the kernel's wait for the host")
     options = parser.parse_args()
     options.trees = trees_file(options.trees)
     library.library()

@@ -376,8 +376,8 @@ def main() -> None:
     parser = harness.parser(__doc__, data=None, limit=None, hidden=None, threads=1, mkl_avx512=False)
     parser.add_argument("--tasks", help=f"separated by commas, of {', '.join(SETUPS)}")
     parser.add_argument("--seeds", type=harness.numbers, default=[1, 2, 3])
-    parser.add_argument("--precision", default="float32", help="of products, of all but the peer's")
-    parser.add_argument("--epochs", type=int, help="instead of the task's own number")
+    parser.add_argument("--precision", default="float32", help="precision of products, except the peer's")
+    parser.add_argument("--epochs", type=int, help="epochs (default: the task's own number)")
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print a table of these lines instead")
     options = parser.parse_args()
     if options.table:

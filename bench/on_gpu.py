@@ -111,10 +111,10 @@ TOLERANCES = {"float32": 1e-4, "bf16": 1e-2, "tf32": 1e-2, "3xtf32": 1e-4}
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Parse a command line with `--precision` and `--seconds`."""
-    parser.add_argument("--seconds", type=float, default=1.0, help="of a pass, at least (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="least duration of a pass (default: %(default)s)")
     parser.add_argument(
         "--precision", type=harness.words, default=list(TOLERANCES), metavar="NAME,...",
-        help=f"of products, one after the other (default: {','.join(TOLERANCES)})",
+        help=f"precisions of products, one after the other (default: {','.join(TOLERANCES)})",
     )  # fmt: skip
     options = parser.parse_args()
     if unknown := set(options.precision) - set(TOLERANCES):

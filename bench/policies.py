@@ -192,8 +192,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--mode", choices=MODES, help="default: both")
     parser.add_argument("--hidden", type=harness.numbers, default=[128, 256], metavar="N,...")
-    parser.add_argument("--mini-batches", type=int, default=4, metavar="N", help="different ones of each size")
-    parser.add_argument("--seconds", type=float, default=0.05, help="that a policy's part of a round should take")
+    parser.add_argument("--mini-batches", type=int, default=4, metavar="N", help="different mini-batches of each size")
+    parser.add_argument("--seconds", type=float, default=0.05, help="target duration of a policy's part of a round")
     parser.add_argument("--split", action="store_true", help="construction, scheduling, execution")
     options = parser.parse_args(arguments)
     options.workloads = harness.choose(options.workload, list(NETWORKS), "workloads")

@@ -122,7 +122,7 @@ def report(case: str, works: list[Work], rounds: list[list[Timeline]], given: Pe
 def main() -> None:
     """Measure every batch size."""
     parser = harness.parser(__doc__, batch_sizes=[1, 8, 64], device="cpu", vps=None, rounds=5, precision="float32")
-    parser.add_argument("workload", help="a task of vpps-train, whose settings may follow, or module:function")
+    parser.add_argument("workload", help="a task of vpps-train with optional settings, or module:function")
     parser.add_argument("--batches", type=int, default=8, help="mini-batches of a round (default: 8)")
     parser.add_argument("--peaks", type=given_peaks, help="TFLOP/s,GB/s,GB/s,us, or a GPU: " + ", ".join(GPUS))
     options, rest = parser.parse_known_args()

@@ -141,9 +141,9 @@ def parse_options() -> argparse.Namespace:
         __doc__, trees=None, batch_sizes=[1, 4, 16, 32, 64, 128], hidden=256, threads=1, cores=None, limit=512,
         passes=5, contenders=None, mkl_avx512=False,
     )  # fmt: skip
-    parser.add_argument("--torch-threads", type=int, default=1, help="of PyTorch beside vpps (default: 1)")
-    parser.add_argument("--loss", choices=["nodes", "roots"], default="nodes", help="where it is (default: nodes)")
-    parser.add_argument("--waiting", choices=["passive", "default"], default="default", help="idle threads of PyTorch")
+    parser.add_argument("--torch-threads", type=int, default=1, help="PyTorch's threads beside vpps (default: 1)")
+    parser.add_argument("--loss", choices=["nodes", "roots"], default="nodes", help="vertices with a loss")
+    parser.add_argument("--waiting", choices=["passive", "default"], default="default", help="for OpenMP's threads")
     parser.add_argument("--sharing", action="store_true", help="time `mixed` by threads of PyTorch instead")
     options = parser.parse_args()
     options.cores = options.cores or options.threads

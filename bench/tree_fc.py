@@ -249,9 +249,7 @@ def parse_options() -> argparse.Namespace:
         cores=None, passes=3, contenders=None, dynet_autobatch=1, mkl_avx512=False, quick=False,
     )  # fmt: skip
     parser.add_argument("--leaves", type=harness.numbers, default=[32, 64, 128, 256, 512, 1024], metavar="N,N,...")
-    parser.add_argument(
-        "--batches", type=int, default=64, help="mini-batches of the trees of a file in a pass, at most"
-    )
+    parser.add_argument("--batches", type=int, default=64, help="most mini-batches in a pass over a file's trees")
     options = parser.parse_args()
     if bad := [n for n in options.leaves if n < 2 or n & (n - 1)]:
         sys.exit(f"--leaves {','.join(map(str, bad))}: complete trees have 2, 4, 8 ... leaves")

@@ -323,11 +323,11 @@ def parse_options() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--tasks", metavar="NAME,...", help=f"default: all of {', '.join(TASKS)}")
     parser.add_argument("--native-dynet", type=Path, metavar="FOLDER", help="the python folder of peers/build_dynet")
-    parser.add_argument("--dynet-megabytes", type=int, default=1024, help="of each of DyNet's two large pools")
-    parser.add_argument("--seconds", type=float, default=0.15, help="that a timing should take")
-    parser.add_argument("--slowest", type=float, default=1.0, help="seconds that a mini-batch may take")
+    parser.add_argument("--dynet-megabytes", type=int, default=1024, help="size of each of DyNet's two large pools")
+    parser.add_argument("--seconds", type=float, default=0.15, help="target duration of a timing")
+    parser.add_argument("--slowest", type=float, default=1.0, help="most seconds per mini-batch")
     parser.add_argument("--lr", type=float, default=0.01, help="of SGD")
-    parser.add_argument("--memory", action="store_true", help="measure memory rather than speed")
+    parser.add_argument("--memory", action="store_true", help="measure memory instead of speed")
     options = parser.parse_args()
     options.tasks = options.tasks.split(",") if options.tasks else list(TASKS)
     if unknown := set(options.tasks) - set(TASKS):

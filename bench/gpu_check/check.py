@@ -131,13 +131,13 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
         prog="gpu_check", description=description(), formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--minutes", type=float, default=9, help="for this call: what does not fit is not begun (default %(default)s)")
-    add("--continue", dest="earlier", type=Path, metavar="FOLDER", help="or file of results: take up the rest of it")
+    add("--minutes", type=float, default=9, help="steps that exceed it do not start (default %(default)s)")
+    add("--continue", dest="earlier", type=Path, metavar="FOLDER", help="folder or results file of a run to continue")
     add("--out", type=Path, default=ROOT / "bench/results/gpu_check", metavar="FOLDER", help="(default %(default)s)")
-    add("--data", type=Path, metavar="FOLDER", help="of data sets, with sst/train.txt and wikiner/en.txt in it")
+    add("--data", type=Path, metavar="FOLDER", help="folder of data sets, with sst/train.txt and wikiner/en.txt")
     add("--only", type=lambda text: text.split(","), default=list(STAGES), metavar="STAGE,...", help="these stages")
-    add("--commit", help="of the checkout, where there is no git")
-    add("--cache", type=Path, default=cache_dir(), metavar="FOLDER", help="of kernels (default %(default)s)")
+    add("--commit", help="commit of the checkout, if git is missing")
+    add("--cache", type=Path, default=cache_dir(), metavar="FOLDER", help="cache of kernels (default %(default)s)")
     add("--smallest", action="store_true", help="a dry run: the smallest sizes, no figures")
     options = parser.parse_args(arguments)
     if unknown := set(options.only) - set(STAGES):

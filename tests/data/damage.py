@@ -82,7 +82,7 @@ def outcome(path: Path, how: str, original: GraphSet) -> str:
         return "refused"
     if content_of(found) == content_of(original):
         return "equal"
-    assert how.startswith("sealed"), "other graphs, without a word"
+    assert how.startswith("sealed"), "other graphs, without an error"
     a = found.arrays
     remade = GraphSet(
         found.sizes, (a.child_offsets, a.child_indices) if a.children is None else a.children, kind=a.kind,

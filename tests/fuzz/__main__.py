@@ -80,8 +80,8 @@ def report(number: int, kind: str, seed: int, case: Any, found: Found) -> None:
 def main() -> int:
     """Run cases until the time is over; returns 1 if there are findings."""
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description="Random cases against oracles.")
-    parser.add_argument("--minutes", type=float, default=1.0, help="how long (default 1)")
-    parser.add_argument("--seed", type=int, help="of all cases; by default another one each time")
+    parser.add_argument("--minutes", type=float, default=1.0, help="duration (default 1)")
+    parser.add_argument("--seed", type=int, help="seed of all cases (default: a new one each time)")
     parser.add_argument("--only", choices=KINDS, help="cases of one kind")
     parser.add_argument("--case", type=int, help="one case, by its number")
     parser.add_argument("--sanitize", action="store_true", help="planner and recorder check every access (slow)")

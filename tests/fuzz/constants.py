@@ -69,7 +69,7 @@ class Constants:
         with patch.object(trace, "_OPEN", ()):
             apart = execute(lines)
         if apart["found"] != made["found"]:
-            raise Found("with a program for each value the bits are others", lines)
+            raise Found("bits differ from those of a program for each value", lines)
 
 
 def draw(random: Random) -> Constants:

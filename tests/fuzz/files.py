@@ -112,7 +112,7 @@ class File:
                 vpps.Model.load(path)
             else:
                 right = examples()["checkpoint"][0]
-                assert {k: w.tobytes() for k, w in model.numpy().items()} == right, "other weights, without a word"
+                assert {k: w.tobytes() for k, w in model.numpy().items()} == right, "other weights, without an error"
         elif self.form == "tuning":
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("VPPS_TUNING", str(path))
@@ -127,7 +127,7 @@ class File:
             assert graphs.stat()
             graphs.save(path.with_name("again"))
             again = GraphSet.load(path.with_name("again"))
-            assert damage.content_of(again) == damage.content_of(graphs), "saved and loaded it is another one"
+            assert damage.content_of(again) == damage.content_of(graphs), "differs after saving and loading"
 
 
 def _names(error: Exception, path: Path) -> None:

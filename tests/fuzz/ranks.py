@@ -149,9 +149,9 @@ def _is_rank(pid: int) -> bool:
 
 def main(arguments: list[str]) -> int:
     """Disturb as often as requested; returns 1 if there are findings."""
-    parser = argparse.ArgumentParser(prog="scripts/fuzz ranks", description="Ranks that go wrong at random instants.")
-    parser.add_argument("--kills", type=int, default=30, help="how often (default 30)")
-    parser.add_argument("--seed", type=int, help="of all of them; by default another one each time")
+    parser = argparse.ArgumentParser(prog="scripts/fuzz ranks", description="Ranks that fail at random instants.")
+    parser.add_argument("--kills", type=int, default=30, help="number of failures (default 30)")
+    parser.add_argument("--seed", type=int, help="seed of all of them (default: a new one each time)")
     given = parser.parse_args(arguments)
     seed = SystemRandom().randrange(10**6) if given.seed is None else given.seed
     random, kills, found = Random(seed), Counter[str](), 0

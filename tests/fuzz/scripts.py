@@ -149,9 +149,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--count", type=int, default=7200, help="broken scripts in all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first one of each script")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop then, whatever was tried")
-    parser.add_argument("--only", choices=RECIPES, action="append", help="of these scripts alone")
-    parser.add_argument("--show", action="store_true", help="print every outcome, not the defects alone")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="time limit")
+    parser.add_argument("--only", choices=RECIPES, action="append", help="only these scripts")
+    parser.add_argument("--show", action="store_true", help="print every outcome, not only the defects")
     options = parser.parse_args(arguments)
     names = options.only or list(RECIPES)
     turn = options.seed * 5 % len(names)  # in a short run, another seed begins with another script

@@ -62,7 +62,7 @@ def worst_difference(name: str, task: Any, strategy: str, batch_size: int, optim
 def main() -> None:
     """Compare every task that has a program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", help="default: all that have a DyNet program")
+    parser.add_argument("--tasks", help="tasks (default: all that have a DyNet program)")
     parser.add_argument("--data", type=Path, help="real data of the task")
     parser.add_argument("--hidden", type=int, default=24)
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=INT", help="further settings")
