@@ -34,7 +34,7 @@ from typing import Any
 
 import harness
 import numpy as np
-from batching_whole import AS_IS, PER_COMPONENT, Launched, Learner, Run, encodings, typed, within
+from batching_whole import AS_IS, PER_COMPONENT, BatchCounts, Learner, Run, encodings, typed, within
 from edbatch import FIGURES, TASKS
 from edbatch_graphs import NETWORKS
 from workload_tasks import data_folder, data_of, make_task
@@ -149,10 +149,10 @@ def run_cells(name: str, task: Any, learning: Any, batches: Sequence[Any], optio
         )  # fmt: skip
 
 
-def launched(plan: Plan) -> Launched:
+def launched(plan: Plan) -> BatchCounts:
     """Count batches and stages of a plan with unsplit cells."""
     stages = [np.unique(block.step_stage) for block in plan.blocks]
-    return Launched(sum(map(len, stages)), len(np.unique(np.concatenate(stages))))
+    return BatchCounts(sum(map(len, stages)), len(np.unique(np.concatenate(stages))))
 
 
 def recorded(task: Any, batch: Any) -> tuple[vpps.Graph, vpps.Expression]:
@@ -168,7 +168,7 @@ def evaluated(task: Any, batch: Any) -> tuple[vpps.Graph, list[vpps.Rows]]:
 
 
 def report(
-    name: str, granularity: str, policy: str, found: Sequence[Launched], bounds: Sequence[int], first: TypedGraph,
+    name: str, granularity: str, policy: str, found: Sequence[BatchCounts], bounds: Sequence[int], first: TypedGraph,
     options: argparse.Namespace, **extra: Any,
 ) -> None:  # fmt: skip
     """Print one result line."""

@@ -23,7 +23,7 @@ PHASES = 8
 """For encodings with a phase: eighths of the vertices."""
 
 
-class Launched(NamedTuple):
+class BatchCounts(NamedTuple):
     """The counts of a policy on a graph.
 
     Attributes:
@@ -36,13 +36,13 @@ class Launched(NamedTuple):
     stages: int
     unseen: int = 0
 
-    def __add__(self, other: tuple[object, ...]) -> Launched:  # the sum of tuples would concatenate them
+    def __add__(self, other: tuple[object, ...]) -> BatchCounts:  # the sum of tuples would concatenate them
         """Add the counts of two graphs that run one after the other."""
-        assert isinstance(other, Launched)
-        return Launched(self.batches + other.batches, self.stages + other.stages, self.unseen + other.unseen)
+        assert isinstance(other, BatchCounts)
+        return BatchCounts(self.batches + other.batches, self.stages + other.stages, self.unseen + other.unseen)
 
 
-Run = Callable[[TypedGraph], Launched]
+Run = Callable[[TypedGraph], BatchCounts]
 
 
 def typed(vertices: Vertices) -> TypedGraph:
@@ -54,9 +54,9 @@ def typed(vertices: Vertices) -> TypedGraph:
 def by(policy: str, machine: Automaton | None = None) -> Run:
     """Return one of vpps's policies; "fsm" needs a machine."""
 
-    def run(graph: TypedGraph) -> Launched:
+    def run(graph: TypedGraph) -> BatchCounts:
         found = batches(graph, policy, machine)
-        return Launched(len(found.sequence), found.n_stages, found.unseen)
+        return BatchCounts(len(found.sequence), found.n_stages, found.unseen)
 
     return run
 
@@ -130,11 +130,11 @@ def within(choose: Callable[[Part], Run], also: TypedGraph | None = None) -> Run
         also: another graph of these types; types that form one component there form one here, too.
     """
 
-    def run(graph: TypedGraph) -> Launched:
+    def run(graph: TypedGraph) -> BatchCounts:
         reads = reads_of(graph)
         if also is not None:
             reads = [own | other for own, other in zip(reads, reads_of(also), strict=True)]
-        total = Launched(0, 0)
+        total = BatchCounts(0, 0)
         stages: dict[int, int] = {}
         for part in parts_of(graph, reads):
             if part.graph.n:

@@ -59,10 +59,10 @@ CASES = (Case(256, 256, 64), Case(256, 256, 16), Case(64, 64, 64), Case(64, 1024
 
 
 Command = Sequence[str]
-Found = dict[str, Any]
+Result = dict[str, Any]
 
 
-def measured(commands: Sequence[Command], environments: Sequence[Mapping[str, str]] = ({},)) -> Found:
+def measured(commands: Sequence[Command], environments: Sequence[Mapping[str, str]] = ({},)) -> Result:
     """Return the result that rank 0 prints, of one process or of several that make a world."""
     started = [
         subprocess.Popen(command, env=os.environ | environment, stdout=subprocess.PIPE, text=True)
@@ -72,7 +72,7 @@ def measured(commands: Sequence[Command], environments: Sequence[Mapping[str, st
     if any(process.returncode for process in started):
         sys.exit(f"ended with status {[process.returncode for process in started]}: {' '.join(commands[0])}")
     (line,) = "".join(printed).splitlines()
-    found: Found = json.loads(line)
+    found: Result = json.loads(line)
     return found
 
 
@@ -85,7 +85,7 @@ def rank_command(case: Case, options: argparse.Namespace, vps: int, python: str 
     ]  # fmt: skip
 
 
-def ranks(case: Case, options: argparse.Namespace, *more: str) -> Found:
+def ranks(case: Case, options: argparse.Namespace, *more: str) -> Result:
     """Measure a world on this machine."""
     own = rank_command(case, options, options.vps)
     return measured([[MPIEXEC, *more, "-n", str(options.ranks), *own]])
@@ -129,7 +129,7 @@ def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True)
 
 
-def between(hosts: Sequence[str], transport: str, case: Case, options: argparse.Namespace) -> Found:
+def between(hosts: Sequence[str], transport: str, case: Case, options: argparse.Namespace) -> Result:
     """Measure a world with a rank on each host."""
     python = options.torch if transport == "gloo" else sys.executable
     own = [*rank_command(case, options, options.vps, python), "--delay", str(options.delay)]
@@ -147,7 +147,7 @@ def between(hosts: Sequence[str], transport: str, case: Case, options: argparse.
 # ---- lines
 
 
-def emit(case: str, found: Sequence[Found], peer: tuple[str, Sequence[Found]], options: argparse.Namespace) -> None:
+def emit(case: str, found: Sequence[Result], peer: tuple[str, Sequence[Result]], options: argparse.Namespace) -> None:
     """Print a line of rounds; exits if losses differ."""
     name, others = peer
     for one, other in zip(found, others, strict=True):
@@ -170,7 +170,7 @@ def emit(case: str, found: Sequence[Found], peer: tuple[str, Sequence[Found]], o
 def scaling(case: Case, options: argparse.Namespace) -> None:
     """Measure ranks beside one process."""
     together = options.ranks * options.vps
-    found: dict[str, list[Found]] = {"ranks": [], "one": []}
+    found: dict[str, list[Result]] = {"ranks": [], "one": []}
     harness.interleave(
         {
             "ranks": lambda: found["ranks"].append(ranks(case, options)),
@@ -188,9 +188,9 @@ def links(case: Case, options: argparse.Namespace) -> None:
     with two_hosts() as hosts:
         for gbit in options.links:
             limit_rate(hosts, gbit)
-            found: dict[str, list[Found]] = {name: [] for name in ("here", *transports)}
+            found: dict[str, list[Result]] = {name: [] for name in ("here", *transports)}
 
-            def run(name: str, of: dict[str, list[Found]] = found) -> None:
+            def run(name: str, of: dict[str, list[Result]] = found) -> None:
                 of[name].append(ranks(case, options) if name == "here" else between(hosts, name, case, options))
 
             harness.interleave({name: partial(run, name) for name in found}, options.rounds)

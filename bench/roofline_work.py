@@ -48,7 +48,7 @@ class Work:
     barriers: int = 0
 
 
-class _Whole(Footprint):
+class _WholeFootprint(Footprint):
     """The footprint of whole instructions, without checks: the script is known to be valid."""
 
     def outside(self, cells: Cells) -> range:
@@ -57,7 +57,7 @@ class _Whole(Footprint):
 
 def work_of(plan: Plan) -> Work:
     """Count the work of a launch."""
-    work, footprint = Work(), _Whole(plan.script, plan.layout, plan.origin)
+    work, footprint = Work(), _WholeFootprint(plan.script, plan.layout, plan.origin)
     came, gone = ({name: np.zeros(plan.pool_floats, bool) for name in work.phases} for _ in range(2))
     counted: set[bytes] = set()
     for execution in executions(plan):

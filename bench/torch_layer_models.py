@@ -40,7 +40,7 @@ class Settings(NamedTuple):
     torch_threads: int
 
 
-class Labelled(NamedTuple):
+class LabelledStates(NamedTuple):
     """h of the vertices that have a loss, their labels, and the number of trees."""
 
     h: Tensor
@@ -121,7 +121,7 @@ class Network(ABC):
         """Convert a tree for `states`. Done once per tree, as in a data loader, outside the timing."""
 
     @abstractmethod
-    def states(self, batch: Sequence[Any]) -> Labelled:
+    def states(self, batch: Sequence[Any]) -> LabelledStates:
         """Run encoder and tree layer on a mini-batch."""
 
     def encode(self, words: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class Mixed(Network):
         """Return the number of the tree in the set of all."""
         return self.trees.add(tree)
 
-    def states(self, batch: Sequence[int]) -> Labelled:
+    def states(self, batch: Sequence[int]) -> LabelledStates:
         trees = self.trees.set[batch]
         is_leaf = trees.kind == 0
         vectors = self.encode(_indices(trees["word"][is_leaf]))
@@ -182,7 +182,7 @@ class Mixed(Network):
         labels = trees["label"]
         if self.settings.at == "roots":
             h, labels = h[trees.roots], labels[trees.roots]
-        return Labelled(self.layer(graph, h), _indices(labels), len(trees))
+        return LabelledStates(self.layer(graph, h), _indices(labels), len(trees))
 
     def close(self) -> None:
         """Stop the virtual processors."""
@@ -203,13 +203,13 @@ class Outside(Network):
         words = np.array(tree.words)
         return words[words >= 0], np.array(tree.labels if self.settings.at == "nodes" else tree.labels[-1:])
 
-    def states(self, batch: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> Labelled:
+    def states(self, batch: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> LabelledStates:
         words, labels = (torch.from_numpy(np.concatenate(column)) for column in zip(*batch, strict=True))
-        h = _Nothing.apply(self.encode(words), len(labels))  # type: ignore[no-untyped-call]
-        return Labelled(h, labels, len(batch))
+        h = _Ones.apply(self.encode(words), len(labels))  # type: ignore[no-untyped-call]
+        return LabelledStates(h, labels, len(batch))
 
 
-class _Nothing(torch.autograd.Function):
+class _Ones(torch.autograd.Function):
     """Replaces a layer: returns ones, and ones as gradients."""
 
     @staticmethod
@@ -237,7 +237,7 @@ class TorchAlone(Network):
         """Return the tree in breadth-first order."""
         return LevelBatched.prepare(tree)
 
-    def states(self, batch: Sequence[PreparedTree]) -> Labelled:
+    def states(self, batch: Sequence[PreparedTree]) -> LabelledStates:
         s = Schedule.of(batch)
         x = self.encode(s.words)
         if self.manual:
@@ -245,7 +245,7 @@ class TorchAlone(Network):
         else:
             h = states_by_level(self.layer, x, s, torch.from_numpy(s.row_order()))
         n = len(h) if self.settings.at == "nodes" else len(batch)  # roots come first
-        return Labelled(h[:n], s.labels[:n], len(batch))
+        return LabelledStates(h[:n], s.labels[:n], len(batch))
 
 
 class _LevelBatchedLayer(torch.autograd.Function):

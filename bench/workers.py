@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
-class FormOf(NamedTuple):
+class ProgramForm(NamedTuple):
     """A program that can be measured.
 
     Attributes:
@@ -30,14 +30,14 @@ MKL_AVX512, NATIVE_DYNET = "torch-avx512", "dynet-native"  # processes that need
 
 
 FORMS = {
-    "vpps": FormOf("vpps", "vpps", "vpps"),
-    "torch": FormOf("torch", "torch", "PyTorch"),
-    "torch-avx512": FormOf("torch", MKL_AVX512, "PyTorch, MKL AVX-512", tuned=True),
-    "torch-per-node": FormOf("torch", "torch", "PyTorch per node"),
-    "dynet-agenda": FormOf("dynet", "dynet", "DyNet agenda"),
-    "dynet-depth": FormOf("dynet", "dynet", "DyNet depth"),
-    "dynet-native-agenda": FormOf("dynet", NATIVE_DYNET, "DyNet agenda, -march=native", tuned=True),
-    "dynet-native-depth": FormOf("dynet", NATIVE_DYNET, "DyNet depth, -march=native", tuned=True),
+    "vpps": ProgramForm("vpps", "vpps", "vpps"),
+    "torch": ProgramForm("torch", "torch", "PyTorch"),
+    "torch-avx512": ProgramForm("torch", MKL_AVX512, "PyTorch, MKL AVX-512", tuned=True),
+    "torch-per-node": ProgramForm("torch", "torch", "PyTorch per node"),
+    "dynet-agenda": ProgramForm("dynet", "dynet", "DyNet agenda"),
+    "dynet-depth": ProgramForm("dynet", "dynet", "DyNet depth"),
+    "dynet-native-agenda": ProgramForm("dynet", NATIVE_DYNET, "DyNet agenda, -march=native", tuned=True),
+    "dynet-native-depth": ProgramForm("dynet", NATIVE_DYNET, "DyNet depth, -march=native", tuned=True),
 }
 
 

@@ -23,7 +23,7 @@ def masked(array: Any) -> Any:
     return np.ma.masked_array(numbers, mask=mask)  # type: ignore[no-untyped-call]
 
 
-class Given:
+class CallArguments:
     """Arguments of the calls below."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Given:
 
 
 SQUARE, INTS = masked(np.ones((3, 3))), masked(np.arange(3))
-PLACES: dict[str, Callable[[Given], Any]] = {
+PLACES: dict[str, Callable[[CallArguments], Any]] = {
     "init": lambda x: x.model.parameter("V", (3, 3), init=SQUARE),
     "init by a function": lambda x: x.model.parameter("V", (3, 3), init=lambda rng, shape: SQUARE),
     "init, a number": lambda x: x.model.parameter("V", (3, 3), init=masked(2.0)),
@@ -99,11 +99,11 @@ PLACES: dict[str, Callable[[Given], Any]] = {
 @pytest.mark.parametrize("place", PLACES)
 def test_masked_elements_are_refused(place: str) -> None:
     with pytest.raises(vpps.DtypeError, match="masked array with masked elements: fill them"):
-        PLACES[place](Given())
+        PLACES[place](CallArguments())
 
 
 def test_a_mask_of_nothing_is_no_mask() -> None:
-    given = Given()
+    given = CallArguments()
     given.W.assign(np.ma.masked_array(np.full((3, 3), 2.0), mask=False))  # type: ignore[no-untyped-call]
     assert given.W.numpy().tolist() == [[2.0] * 3] * 3
     itself: list[Any] = [1.0, INTS.data]

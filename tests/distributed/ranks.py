@@ -25,7 +25,7 @@ OPEN_MPI = "VPPS_TEST_OPENMPI"
 """An environment (`python -m venv`) with openmpi, mpi4py and vpps's dependencies: it would conflict with MPICH."""
 
 
-class Ended(NamedTuple):
+class ProgramResult(NamedTuple):
     """The end of a program: exit status of the launcher, output of all ranks, seconds since its start."""
 
     status: int
@@ -71,7 +71,7 @@ def start(launcher: str, ranks: int, module: str, *arguments: object) -> subproc
     )
 
 
-def finish(process: subprocess.Popen[str], timeout: float = TIMEOUT) -> Ended:
+def finish(process: subprocess.Popen[str], timeout: float = TIMEOUT) -> ProgramResult:
     """Wait for the end; a process that hangs is killed, and fails the test."""
     begun = time.monotonic()
     try:
@@ -80,7 +80,7 @@ def finish(process: subprocess.Popen[str], timeout: float = TIMEOUT) -> Ended:
         end(process)
         out, err = process.communicate()
         raise AssertionError(f"ranks hang\n{out}\n{err}") from None
-    return Ended(process.returncode, out, err, time.monotonic() - begun)
+    return ProgramResult(process.returncode, out, err, time.monotonic() - begun)
 
 
 def end(process: subprocess.Popen[str]) -> None:

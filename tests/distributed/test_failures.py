@@ -41,14 +41,14 @@ WAYS = [
 pytestmark = pytest.mark.cpu
 
 
-def ended(launcher: str, way: str, *more: str) -> ranks.Ended:
+def ended(launcher: str, way: str, *more: str) -> ranks.ProgramResult:
     """Return the end of two ranks, or of three if only a majority shows the wrong one."""
     found = ranks.finish(ranks.start(launcher, 3 if way in ("assigns", "compares", "all") else 2, MODULE, way, *more))
     assert found.status != 0
     return found
 
 
-def said(found: ranks.Ended) -> list[str]:
+def said(found: ranks.ProgramResult) -> list[str]:
     """Return the lines by which ranks end all."""
     return re.findall(r"^vpps: (.*); all ranks end$", found.err, re.MULTILINE)
 

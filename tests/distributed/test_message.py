@@ -93,7 +93,7 @@ def test_what_no_rank_has_written_is_an_error(data: bytes) -> None:
         unpacked(data)
 
 
-class Executed:
+class PickledCall:
     """Makes a folder when it is unpickled."""
 
     def __init__(self, folder: Path) -> None:
@@ -109,7 +109,7 @@ def unfinished(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vpps.distributed.world._OPEN", {})
 
 
-class Hostile(Echo):
+class HostileRank(Echo):
     """A rank that answers every gathered value by a pickle."""
 
     def __init__(self, data: bytes) -> None:
@@ -129,7 +129,7 @@ class Hostile(Echo):
 def test_a_pickle_of_another_rank_is_not_executed(tmp_path: Path) -> None:
     """Not even while the world is made."""
     with pytest.raises(vpps.DistributedError, match="another rank sent what vpps did not write"):
-        World(Hostile(pickle.dumps(Executed(tmp_path / "executed"))), None, 9.0, 1, bind=False)
+        World(HostileRank(pickle.dumps(PickledCall(tmp_path / "executed"))), None, 9.0, 1, bind=False)
     assert not list(tmp_path.iterdir())
 
 
@@ -139,7 +139,7 @@ def test_a_pickle_of_another_rank_is_not_executed(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("unfinished")
 def test_a_rank_that_introduces_itself_wrongly_is_an_error(introduced: Any) -> None:
     with pytest.raises(vpps.DistributedError, match="introduces itself in another way"):
-        World(Hostile(packed(introduced)), None, 9.0, 1, bind=False)
+        World(HostileRank(packed(introduced)), None, 9.0, 1, bind=False)
 
 
 @pytest.mark.parametrize("room", ["distributed", "session"])

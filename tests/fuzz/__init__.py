@@ -33,5 +33,5 @@ planner and recorder for AddressSanitizer and UndefinedBehaviorSanitizer (`sanit
 was found. CI runs a fixed part (`tests/fuzz/test_fuzz.py`, `tests/planner/test_random_graphs.py`).
 
 To draw a new operator, add it to `cells.PLAIN` or `cells.LISTS`. A kind is a module with `draw(random)`, whose cases
-have `check()` and raise `Found`.
+have `check()` and raise `Finding`.
 """

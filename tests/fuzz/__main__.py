@@ -20,7 +20,7 @@ import pytest
 
 from tests.fuzz import autograd, sanitized
 from tests.fuzz.minimise import minimise
-from tests.fuzz.program import LINES, Found, outcome, packed, sort_of
+from tests.fuzz.program import LINES, Finding, outcome, packed, sort_of
 from tests.kernels import compile_tails_quickly
 
 KINDS = ("graphs", "maps", "histories", "files", "interruptions", "magnitudes", "constants")
@@ -36,21 +36,21 @@ def case_of(seed: int, number: int, kinds: tuple[str, ...] = KINDS) -> tuple[str
     return kind, import_module(f"tests.fuzz.{kind}").draw(Random(f"{seed}/{number}"))
 
 
-def finding(case: Any) -> Found | None:
+def finding(case: Any) -> Finding | None:
     """Return the finding of a case, or None."""
     try:
         case.check()
-    except Found as found:
+    except Finding as found:
         return found
     except Exception as error:  # making the case failed: a call that should be accepted
         program = case.program() if hasattr(case, "program") else []
-        found = Found(f"{type(error).__name__}: {error}", program)
+        found = Finding(f"{type(error).__name__}: {error}", program)
         found.__cause__ = error
         return found
     return None
 
 
-def smaller(case: Any, found: Found, seconds: float = SHRINKING) -> tuple[Any, Found]:
+def smaller(case: Any, found: Finding, seconds: float = SHRINKING) -> tuple[Any, Finding]:
     """Return a smaller case with the same finding."""
     latest = [found]
 
@@ -64,7 +64,7 @@ def smaller(case: Any, found: Found, seconds: float = SHRINKING) -> tuple[Any, F
     return minimise(case, fails, seconds), latest[0]
 
 
-def report(number: int, kind: str, seed: int, case: Any, found: Found) -> None:
+def report(number: int, kind: str, seed: int, case: Any, found: Finding) -> None:
     """Shrink the case, and print it as a program."""
     case, found = smaller(case, found)
     program = packed(found.program)

@@ -26,7 +26,7 @@ class Piece:
     period: int
 
 
-class Broken:
+class BrokenScript:
     """A script that is being broken.
 
     Attributes:
@@ -127,15 +127,15 @@ def near(rng: random.Random, value: int, steps: tuple[int, ...]) -> int:
 OPERANDS = (Kind.OPERAND, Kind.SEGMENTS, Kind.VIEWS)
 
 
-Mutation = Callable[["Broken"], bool]
+Mutation = Callable[["BrokenScript"], bool]
 """Breaks a script; returns False if this change does not apply."""
 
 
 def of_instruction(suits: Callable[[Decoded], bool] = lambda d: True) -> Callable[[Callable[..., None]], Mutation]:
     """Return a decorator for mutations of a suitable instruction."""
 
-    def mutation(change: Callable[[Broken, Decoded], None]) -> Mutation:
-        def mutate(b: Broken) -> bool:
+    def mutation(change: Callable[[BrokenScript, Decoded], None]) -> Mutation:
+        def mutate(b: BrokenScript) -> bool:
             if d := b.instruction(suits):
                 change(b, d)
             return d is not None
@@ -148,9 +148,9 @@ def of_instruction(suits: Callable[[Decoded], bool] = lambda d: True) -> Callabl
 def of_place(*kinds: Kind) -> Callable[[Callable[..., None]], Mutation]:
     """Return a decorator for mutations of a field of such a kind: `change(b, d, name, at)`."""
 
-    def mutation(change: Callable[[Broken, Decoded, str, int], None]) -> Mutation:
+    def mutation(change: Callable[[BrokenScript, Decoded, str, int], None]) -> Mutation:
         @of_instruction(lambda d: any(kind in kinds for _, kind, _ in places(d)))
-        def mutate(b: Broken, d: Decoded) -> None:
+        def mutate(b: BrokenScript, d: Decoded) -> None:
             name, _, at = b.rng.choice([p for p in places(d) if p[1] in kinds])
             change(b, d, name, at)
 
@@ -160,7 +160,7 @@ def of_place(*kinds: Kind) -> Callable[[Callable[..., None]], Mutation]:
 
 
 @of_place(*OPERANDS)
-def address(b: Broken, d: Decoded, name: str, at: int) -> None:
+def address(b: BrokenScript, d: Decoded, name: str, at: int) -> None:
     """Move an operand, a segment or a view."""
     value, mode = int(b.script[at]), int(b.script[at + 1])
     match b.rng.randrange(4):
@@ -178,7 +178,7 @@ def address(b: Broken, d: Decoded, name: str, at: int) -> None:
 
 
 @of_place(*OPERANDS)
-def mode(b: Broken, d: Decoded, name: str, at: int) -> None:
+def mode(b: BrokenScript, d: Decoded, name: str, at: int) -> None:
     """Change a stride, an offset, or a bit of an operand's mode."""
     old = int(b.script[at + 1])
     new = b.rng.choice((
@@ -193,7 +193,7 @@ def mode(b: Broken, d: Decoded, name: str, at: int) -> None:
     b.tell(d, f"mode {old:#x} of {name} became {new % WORD:#x}")
 
 
-def list_entry(b: Broken) -> bool:
+def list_entry(b: BrokenScript) -> bool:
     """Change a word of an index list, or of data."""
     start, stop = b.rng.choice(b.layout.lists.tolist())
     if start == stop:
@@ -217,7 +217,7 @@ def list_entry(b: Broken) -> bool:
 
 
 @of_instruction(lambda d: d.width > 0)
-def count(b: Broken, d: Decoded) -> None:
+def count(b: BrokenScript, d: Decoded) -> None:
     """Change rows, width or parts."""
     k = b.rng.choice((2, 2, 3, 3, 4))
     old = int(b.script[d.position + k])
@@ -227,7 +227,7 @@ def count(b: Broken, d: Decoded) -> None:
 
 
 @of_instruction()
-def flag(b: Broken, d: Decoded) -> None:
+def flag(b: BrokenScript, d: Decoded) -> None:
     """Change owners, or the addition to a result."""
     bit = b.rng.choice((*Flag, Flag.ROWS, Flag.ALONE, Flag.TURNS, 1 << b.rng.randrange(16)))
     b.put(d.position, int(b.script[d.position]) ^ int(bit) << 16)
@@ -235,7 +235,7 @@ def flag(b: Broken, d: Decoded) -> None:
 
 
 @of_instruction()
-def opcode(b: Broken, d: Decoded) -> None:
+def opcode(b: BrokenScript, d: Decoded) -> None:
     """Use another opcode; often of the same form."""
     alike = [i for i in TABLE if i.form == d.instruction.form and i is not d.instruction]
     used = [e.instruction for e in b.stream(b.slots[0])]
@@ -245,7 +245,7 @@ def opcode(b: Broken, d: Decoded) -> None:
 
 
 @of_place(Kind.LIST, Kind.WORD, Kind.FLOAT)
-def field(b: Broken, d: Decoded, name: str, at: int) -> None:
+def field(b: BrokenScript, d: Decoded, name: str, at: int) -> None:
     """Change a word that is no operand: an address, a list, a number of columns, of a matrix, of a tail."""
     old = int(b.script[at])
     match b.rng.randrange(4):
@@ -262,7 +262,7 @@ def field(b: Broken, d: Decoded, name: str, at: int) -> None:
     b.tell(d, f"{name} {old} became {new % WORD}")
 
 
-def repeated(b: Broken) -> bool:
+def repeated(b: BrokenScript) -> bool:
     """Change segments and views: a width, an action, an exchange of two, one more or fewer."""
     d = b.instruction(lambda d: any(f.kind.repeated for f in d.instruction.fields))
     if d is None:
@@ -288,14 +288,14 @@ def repeated(b: Broken) -> bool:
 
 
 @of_instruction()
-def length(b: Broken, d: Decoded) -> None:
+def length(b: BrokenScript, d: Decoded) -> None:
     """Change the number of words of an instruction."""
     b.put(d.position + 1, b.rng.choice((near(b.rng, d.words, (2, 3)), 0, b.rng.randrange(4000), b.rng.randrange(WORD))))
     b.tell(d, f"{d.words} words became {b.script[d.position + 1]}")
 
 
 @of_instruction()
-def bit(b: Broken, d: Decoded) -> None:
+def bit(b: BrokenScript, d: Decoded) -> None:
     """Flip any bit of any executed word."""
     at = d.position + b.rng.randrange(d.words)
     which = b.rng.randrange(32)
@@ -303,7 +303,7 @@ def bit(b: Broken, d: Decoded) -> None:
     b.tell(d, f"bit {which} of word {at - d.position} flipped")
 
 
-def header(b: Broken) -> bool:
+def header(b: BrokenScript) -> bool:
     """Change the script's first words, or a virtual processor's entry point."""
     slots = b.slots
     if b.rng.random() < 0.2:
@@ -317,7 +317,7 @@ def header(b: Broken) -> bool:
     return True
 
 
-def swapped_owners(b: Broken) -> bool:
+def swapped_owners(b: BrokenScript) -> bool:
     """Exchange the streams of two virtual processors."""
     slots = b.slots
     if len(slots) < 2:
@@ -338,7 +338,7 @@ def _is(*names: str) -> Callable[[Decoded], bool]:
 
 
 @of_instruction(_is("barrier", "wait", "signal"))
-def wait_target(b: Broken, d: Decoded) -> None:
+def wait_target(b: BrokenScript, d: Decoded) -> None:
     """Change the number of signals of a wait, or the counter of a signal or a wait."""
     if d.instruction.name == "signal" or b.rng.random() < 0.2:
         k, new = 0, b.rng.choice((0, 1, 2, 3, 7, 8, 9, b.rng.randrange(100), b.rng.randrange(WORD)))
@@ -350,7 +350,7 @@ def wait_target(b: Broken, d: Decoded) -> None:
     b.tell(d, f"{('counter', 'target')[k]} became {new % WORD}")
 
 
-def half_barrier(b: Broken) -> bool:
+def half_barrier(b: BrokenScript) -> bool:
     """Keep only the signal or only the wait of a barrier; or exchange a signal and a wait."""
     slots = b.choose_slots()
     stream, pieces = b.stream(slots[0]), b.pieces(slots[0])
@@ -375,7 +375,7 @@ def half_barrier(b: Broken) -> bool:
 
 
 def _edited(
-    b: Broken, suits: Callable[[Decoded], bool], edit: Callable[[list[int], int], tuple[list[int], str] | None]
+    b: BrokenScript, suits: Callable[[Decoded], bool], edit: Callable[[list[int], int], tuple[list[int], str] | None]
 ) -> bool:
     """Reorder a stream: `edit(indices, i)` gives the new order around the chosen instruction i."""
     slots = b.choose_slots()
@@ -393,17 +393,17 @@ def _edited(
     return True
 
 
-def drop(b: Broken, suits: Callable[[Decoded], bool] = lambda d: True) -> bool:
+def drop(b: BrokenScript, suits: Callable[[Decoded], bool] = lambda d: True) -> bool:
     """Remove an instruction from a stream."""
     return _edited(b, suits, lambda order, i: (order[:i] + order[i + 1 :], "dropped"))
 
 
-def double(b: Broken) -> bool:
+def double(b: BrokenScript) -> bool:
     """Repeat an instruction once."""
     return _edited(b, lambda d: True, lambda order, i: (order[: i + 1] + order[i:], "doubled"))
 
 
-def exchange(b: Broken) -> bool:
+def exchange(b: BrokenScript) -> bool:
     """Exchange the places of two instructions."""
 
     def edit(order: list[int], i: int) -> tuple[list[int], str] | None:
@@ -416,7 +416,7 @@ def exchange(b: Broken) -> bool:
     return _edited(b, lambda d: True, edit)
 
 
-def move(b: Broken, suits: Callable[[Decoded], bool] = lambda d: True) -> bool:
+def move(b: BrokenScript, suits: Callable[[Decoded], bool] = lambda d: True) -> bool:
     """Move an instruction earlier or later."""
 
     def edit(order: list[int], i: int) -> tuple[list[int], str]:
@@ -428,7 +428,7 @@ def move(b: Broken, suits: Callable[[Decoded], bool] = lambda d: True) -> bool:
     return _edited(b, suits, edit)
 
 
-def give(b: Broken) -> bool:
+def give(b: BrokenScript) -> bool:
     """Move or copy an instruction to another virtual processor."""
     slots = b.slots
     if len(slots) < 2:
@@ -477,13 +477,13 @@ MUTATIONS: dict[str, Mutation] = {
 TWICE = "two at once"
 
 
-def broken(subject: Subject, seed: int, number: int) -> tuple[str, Broken]:
+def broken(subject: Subject, seed: int, number: int) -> tuple[str, BrokenScript]:
     """Return (mutation, script) of a number: the same for the same seed."""
     rng = random.Random(f"{subject.name}/{seed}/{number}")
     for _ in range(100):
         name = rng.choice([*MUTATIONS, TWICE])
         names = rng.choices(list(MUTATIONS), k=2) if name == TWICE else [name]
-        b = Broken(subject, rng)
+        b = BrokenScript(subject, rng)
         try:
             if all(MUTATIONS[n](b) for n in names) and not _same(b, subject):
                 return name, b
@@ -492,7 +492,7 @@ def broken(subject: Subject, seed: int, number: int) -> tuple[str, Broken]:
     raise AssertionError(f"nothing breaks {subject.name}")
 
 
-def _same(b: Broken, subject: Subject) -> bool:
+def _same(b: BrokenScript, subject: Subject) -> bool:
     """Return True if nothing has changed: all virtual processors execute the same words, and lists are the same."""
     n = len(subject.script)
     if not np.array_equal(

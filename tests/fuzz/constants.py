@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from unittest.mock import patch
 
-from tests.fuzz.program import Found, execute
+from tests.fuzz.program import Finding, execute
 from vpps.record import trace
 
 OPS = (
@@ -58,18 +58,18 @@ class Constants:
         ]
 
     def check(self) -> None:
-        """Raise Found if bits differ."""
+        """Raise Finding if bits differ."""
         made = execute(lines := self.program())
         if made["made"]:
-            raise Found(f"other constants made {made['made']} programs", lines)
+            raise Finding(f"other constants made {made['made']} programs", lines)
         for gradients, values in made["found"]:
             for bits in [values] if len(OPS) - 1 in self.ops else [gradients, values]:
                 if bits[:2] != bits[2:4] or bits[:2] != bits[4:6]:
-                    raise Found("the bits of constants of bare ops and in cells differ", lines)
+                    raise Finding("the bits of constants of bare ops and in cells differ", lines)
         with patch.object(trace, "_OPEN", ()):
             apart = execute(lines)
         if apart["found"] != made["found"]:
-            raise Found("bits differ from those of a program for each value", lines)
+            raise Finding("bits differ from those of a program for each value", lines)
 
 
 def draw(random: Random) -> Constants:

@@ -17,7 +17,7 @@ import pytest
 
 import vpps
 from tests.data import damage
-from tests.fuzz.program import Found
+from tests.fuzz.program import Finding
 from vpps.data import GraphSet
 from vpps.model import checkpoint
 from vpps.model.learned_policy import Automaton, Encoding, LearnedPolicy, LearnedRecurrence
@@ -65,7 +65,7 @@ class File:
     compressed: bool = False
 
     def check(self) -> None:
-        """Raise Found if the outcome is wrong."""
+        """Raise Finding if the outcome is wrong."""
         with tempfile.TemporaryDirectory() as folder:
             suffix = {"tuning": ".json"}.get(self.form, ".txt") + ".gz" * self.compressed
             path = Path(folder) / f"case{suffix}"
@@ -83,7 +83,7 @@ class File:
                 self._read(path)
             except Exception as error:
                 word = "accepted: " if isinstance(error, AssertionError) else f"{type(error).__name__}: "
-                raise Found(f"{self.form}: {word}{error}".replace(folder, ""), shown) from error
+                raise Finding(f"{self.form}: {word}{error}".replace(folder, ""), shown) from error
 
     def call(self, path: str) -> str:
         """Return the reading call as text."""

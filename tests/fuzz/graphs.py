@@ -14,7 +14,7 @@ import vpps
 from tests.fuzz import autograd, cells
 from tests.fuzz.cells import ROWS, Cell, declarations
 from tests.fuzz.oracle import Oracle, reference_of
-from tests.fuzz.program import Found, execute
+from tests.fuzz.program import Finding, execute
 from tests.planner import launches
 from vpps.compiler.passes import lazy_batching
 from vpps.model.precisions import ALL_EXACT, Precisions
@@ -160,7 +160,7 @@ class Graph:
         return made["model"], made["graph"], made["used"], made["loss"]
 
     def check(self) -> None:
-        """Raise Found if results disagree."""
+        """Raise Finding if results disagree."""
         lines = self.program()
         made = execute(lines)
         model = made["model"]
@@ -198,7 +198,7 @@ class Graph:
             ]
             run.append(f"it = launches.Example({', '.join(EXAMPLE)})")
             run.append(f"for plan in launches.plans(it, {c!r}, precision={precision!r}):")
-            raise Found(f"{type(error).__name__}: {error}", [*run, "    launches.verify(plan)"]) from error
+            raise Finding(f"{type(error).__name__}: {error}", [*run, "    launches.verify(plan)"]) from error
 
     def _compare_with_autograd(self, lines: list[str], made: dict[str, Any]) -> None:
         """Compare the reference, without dropout, with PyTorch."""
@@ -209,7 +209,7 @@ class Graph:
         largest = max(map(np.linalg.norm, expected.values()))
         wrong = [k for k, g in gradients.items() if np.linalg.norm(g - expected[k]) > autograd.TOLERANCE * largest]
         if abs(value - loss) > autograd.TOLERANCE * max(abs(loss), 1) or wrong:
-            raise Found(f"PyTorch gives another {'gradient' if wrong else 'loss'} than the reference: {wrong}",
+            raise Finding(f"PyTorch gives another {'gradient' if wrong else 'loss'} than the reference: {wrong}",
                         [*lines, *reference_of("graph"), "print(reference.value(loss), reference.backward(loss))",
                          f"# in PyTorch {loss}, {({k: gradients[k].tolist() for k in wrong})}"])  # fmt: skip
 
@@ -225,20 +225,20 @@ class Graph:
             try:
                 done = execute(step, **made)
             except Exception as error:
-                raise Found(f"{type(error).__name__}: {error}", run) from error
+                raise Finding(f"{type(error).__name__}: {error}", run) from error
             value, gradients, values, again = (done[x] for x in ("value", "gradients", "values", "again"))
             if diagnostic := oracle.diagnostic(value, gradients, model, used, values):
                 shown = reference_of("graph", self.train, self.options.precisions)
-                raise Found(diagnostic[0], [*run, *shown, *diagnostic[1]])
+                raise Finding(diagnostic[0], [*run, *shown, *diagnostic[1]])
             if not self.train and differing(dict(enumerate(values)), dict(enumerate(again))) is not None:
-                raise Found("a value differs in inference",
+                raise Finding("a value differs in inference",
                             [*run, "assert all(np.array_equal(*pair) for pair in zip(values, again))"])  # fmt: skip
             found.append((value, gradients))
         for text, (value, gradients) in zip(opened[1:], found[1:], strict=True):
             differs = differing(found[0][1], gradients)
             if not np.array_equal(value, found[0][0], equal_nan=True) or differs:
                 what = "a gradient" if differs else "the loss"
-                raise Found(
+                raise Finding(
                     f"{what} differs between virtual processors or schedules",
                     [
                         *lines,

@@ -17,7 +17,7 @@ from tests.fuzz import cells, graphs
 from tests.fuzz.cells import Cell, declarations
 from tests.fuzz.expected import Expected
 from tests.fuzz.graphs import DEFAULT, HEAD, Call, Graph, Options, open_with
-from tests.fuzz.program import Found, execute
+from tests.fuzz.program import Finding, execute
 
 RULES = (
     "vpps.SGD(lr=0.05, weight_decay=0.1)", "vpps.SGD(lr=0.1)", "vpps.Momentum(lr=0.02, momentum=0.8)",
@@ -231,7 +231,7 @@ class History:
         return [(event.number + k) % max(len(self.batches), 1) for k in range(1 + self.shards)]
 
     def check(self) -> None:
-        """Raise Found if histories differ."""
+        """Raise Finding if histories differ."""
         lines = self.program()
         header = [
             "import tempfile, vpps.engine.configuration, vpps.model.precisions",
@@ -243,14 +243,14 @@ class History:
             try:
                 plain = made["run"](True)
             except vpps.VppsError as error:
-                raise Found(f"{type(error).__name__}: {error}", [*shown, "run(True)"]) from error
+                raise Finding(f"{type(error).__name__}: {error}", [*shown, "run(True)"]) from error
             self._follows(plain, made["new"], shown)
             if not any(event.name in WITHOUT_TRACE for event in self.events):
                 return
             try:
                 other = made["run"](False)
             except vpps.VppsError as error:
-                raise Found(f"{type(error).__name__}: {error}", [*shown, "run(False)"]) from error
+                raise Finding(f"{type(error).__name__}: {error}", [*shown, "run(False)"]) from error
             a, b = state(plain), state(other)
             if differs := graphs.differing(a, b):
                 weights = differs in plain
@@ -259,7 +259,7 @@ class History:
                     get = [*STATE, "a, b = state(run(True)), state(run(False))"]
                 what = "weights differ" if weights else "the state of training differs"
                 compare = "assert not (wrong := [k for k in a if a[k].tobytes() != b[k].tobytes()]), wrong"
-                raise Found(f"{what}: {differs} (after {', '.join(self.between())})", [*shown, *get, compare])
+                raise Finding(f"{what}: {differs} (after {', '.join(self.between())})", [*shown, *get, compare])
 
     def between(self) -> list[str]:
         """Return events that should leave no trace."""
@@ -301,7 +301,7 @@ class History:
         if expected.explodes or self.options.bf16:  # the reference would round other weights than float32's
             return
         if model.step != expected.updates:
-            raise Found("updates are counted wrong", [*shown, f"assert run(True).step == {expected.updates}"])
+            raise Finding("updates are counted wrong", [*shown, f"assert run(True).step == {expected.updates}"])
         noisy: list[Expected] = []
         for p in model:
             pairs = [("numpy", p.numpy(), lambda e, p=p: e.weights[p.name])]
@@ -319,7 +319,7 @@ class History:
                     off, wanted = float(np.abs(value - right)[at]), float(right[at])
                     show = [f'found = run(True)["{p.name}"].{what}()[{at}]', f"print(found, {wanted})"]
                     kind = "table" if isinstance(p, vpps.Lookup) else "parameter"
-                    raise Found(f"{kind} {p.name}: {what} is not what training should give: relative error {error:.1e}",
+                    raise Finding(f"{kind} {p.name}: {what} differs from training in NumPy: relative error {error:.1e}",
                                 [*shown, *show, f"assert abs(found - {wanted}) < {off / 2:.3g}"])  # fmt: skip
 
 

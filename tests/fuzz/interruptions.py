@@ -15,7 +15,7 @@ import vpps
 from tests.data.damage import example
 from tests.fuzz.graphs import differing
 from tests.fuzz.histories import STATE, state
-from tests.fuzz.program import Found, execute
+from tests.fuzz.program import Finding, execute
 from tests.interruptions import interrupt_at
 from vpps.data import GraphSet
 
@@ -67,7 +67,7 @@ class Interruption:
     then: int = 0
 
     def check(self) -> None:
-        """Raise Found if the state is neither."""
+        """Raise Finding if the state is neither."""
         name = list(CALLS)[self.call % len(CALLS)]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "file"
@@ -86,9 +86,9 @@ class Interruption:
         met, came = interrupt_at(self.point, lambda: exec(work, names))
         shown = self._program(text)
         if met and not came:
-            raise Found(f"{name}: Ctrl-C does not come through", shown)
+            raise Finding(f"{name}: Ctrl-C does not come through", shown)
         if [p for p in path.parent.iterdir() if p != path]:
-            raise Found(f"{name}: Ctrl-C leaves a file", shown)
+            raise Finding(f"{name}: Ctrl-C leaves a file", shown)
         try:
             vpps.Model.load(path)
             held = handle.accumulated
@@ -96,7 +96,7 @@ class Interruption:
                 handle.fb(*batch(k))
             handle.close()
         except Exception as error:
-            raise Found(f"{name}: after Ctrl-C {type(error).__name__}: {error}", shown) from error
+            raise Finding(f"{name}: after Ctrl-C {type(error).__name__}: {error}", shown) from error
         got = state(model)
         # The call was made or not; calls with two actions may be half made.
         ways = {"latest": ("", "handle.fb(*batch(2))"), "configure": ("", "handle.fb(*batch(2))")}.get(name, ("", text))
@@ -111,7 +111,7 @@ class Interruption:
             witness.close()
             if same_calls and other.step == model.step and not differing(got, state(other)):
                 return
-        raise Found(f"{name}: after Ctrl-C training is neither as with the call nor as without", shown)
+        raise Finding(f"{name}: after Ctrl-C training is neither as with the call nor as without", shown)
 
     def _program(self, text: str) -> list[str]:
         return [
@@ -146,11 +146,11 @@ def _files(case: Interruption, path: Path) -> None:
     met, came = interrupt_at(case.point, lambda: new.save(path))
     shown = [f"# graphs.save(path), interrupted at point {case.point}"]
     if met and not came:
-        raise Found("GraphSet.save: Ctrl-C does not come through", shown)
+        raise Finding("GraphSet.save: Ctrl-C does not come through", shown)
     if [p for p in path.parent.iterdir() if p != path]:
-        raise Found("GraphSet.save: Ctrl-C leaves a file", shown)
+        raise Finding("GraphSet.save: Ctrl-C leaves a file", shown)
     if path.read_bytes() != before and len(GraphSet.load(path)) != len(new):
-        raise Found("GraphSet.save: Ctrl-C leaves half a file", shown)
+        raise Finding("GraphSet.save: Ctrl-C leaves half a file", shown)
 
 
 def draw(random: Random) -> Interruption:

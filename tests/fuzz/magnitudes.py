@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vpps
-from tests.fuzz.program import Found
+from tests.fuzz.program import Finding
 
 Array = NDArray[Any]
 LARGEST = float(np.finfo(np.float32).max)
@@ -346,10 +346,10 @@ class Magnitudes:
         return ["from tests.fuzz.magnitudes import Magnitudes", f"{self!r}.check()"]
 
     def check(self) -> None:
-        """Raise Found if a value or a gradient is wrong."""
+        """Raise Finding if a value or a gradient is wrong."""
         texts = self.findings()
         if texts:
-            raise Found(texts[0], self.program())
+            raise Finding(texts[0], self.program())
 
     def findings(self) -> list[str]:
         """Return one text for each wrong tensor."""

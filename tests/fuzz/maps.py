@@ -14,7 +14,7 @@ from tests.comparison import contents_of
 from tests.fuzz.cells import ROWS, Cell, Op, declarations, draw_ops
 from tests.fuzz.graphs import DEFAULT, HEAD, Options, differing, draw_options, open_with
 from tests.fuzz.oracle import Oracle, reference_of
-from tests.fuzz.program import Found, execute
+from tests.fuzz.program import Finding, execute
 from vpps.record import vertices
 from vpps.reference import weights_of
 
@@ -177,7 +177,7 @@ class Map:
         return [*HEAD, f"model = vpps.Model(seed={self.seed})", *declarations([*cells, *source]), *cells, *source]
 
     def check(self) -> None:
-        """Raise Found if the graphs differ."""
+        """Raise Finding if the graphs differ."""
         lines = self.program()
         made = execute(lines)
         model, bulk, single = made["model"], made["bulk"], made["single"]
@@ -190,22 +190,22 @@ class Map:
         try:
             done = execute([*step, by_calls], **made)
         except Exception as error:
-            raise Found(f"{type(error).__name__}: {error}", [*run, by_calls]) from error
+            raise Finding(f"{type(error).__name__}: {error}", [*run, by_calls]) from error
         value, gradients, right, others = (done[x] for x in ("value", "gradients", "right", "others"))
         if self.packed and recorded_by_numpy(made["mapped"]) != recorded_by(made["mapped"]):
-            raise Found("compiled code records another map than NumPy", lines)
+            raise Finding("compiled code records another map than NumPy", lines)
         precisions = self.options.precisions
         oracle = Oracle(single, made["expected"], weights_of(model), precisions=precisions)
         if diagnostic := oracle.diagnostic(value, gradients, model):
             shown = reference_of("single", precisions=precisions)
-            raise Found(diagnostic[0], [*run, *shown, "loss = expected", *diagnostic[1]])
+            raise Finding(diagnostic[0], [*run, *shown, "loss = expected", *diagnostic[1]])
         assert self.distinct or len(bulk) == len(single)
         differs = None if self.distinct else differing(gradients, others)
         if differs or value != right:
             what = "a gradient" if differs else "the loss"
             same = "    assert np.array_equal(gradients[name], others[name]), name"
             shown = [*run, by_calls, "assert value == right", "for name in gradients:", same]
-            raise Found(f"{what} of a map differs from that of calls", shown)
+            raise Finding(f"{what} of a map differs from that of calls", shown)
 
 
 def recorded_by(record: Callable[[vpps.Graph], Any]) -> list[Any]:

@@ -16,7 +16,7 @@ LINES = 30
 _numbers = count()
 
 
-class Found(Exception):
+class Finding(Exception):
     """Raised for a failing case.
 
     Attributes:
@@ -86,7 +86,7 @@ def outcome(lines: list[str], folder: Path) -> str:
 
 def sort_of(error: BaseException) -> str:
     """Return a key for findings with probably one cause: the text without numbers and names."""
-    text = str(error) if isinstance(error, Found) else f"{type(error).__name__}: {error}"
+    text = str(error) if isinstance(error, Finding) else f"{type(error).__name__}: {error}"
     return re.sub(r"0x[0-9a-f]+|[-+]?\d+(\.\d+)?(e[-+]?\d+)?|'[^']*'|\"[^\"]*\"|\b[EWUTLBp]\d_\d+|\(.*\)", "#", text)[
         :160
     ]

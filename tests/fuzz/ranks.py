@@ -104,7 +104,7 @@ def _fail(signum: int, frame: FrameType | None) -> None:
     raise ValueError("at a random instant")
 
 
-def disturbed(random: Random, path: Path, kind: str) -> tuple[ranks.Ended, bool]:
+def disturbed(random: Random, path: Path, kind: str) -> tuple[ranks.ProgramResult, bool]:
     """Run a training with a failing rank; returns its end, and True if the failure caused it. Raises AssertionError if
     it hangs.
 
@@ -164,7 +164,7 @@ def main(arguments: list[str]) -> int:
             try:
                 ended, came = disturbed(random, path, kind)
             except AssertionError as hang:
-                ended, came = ranks.Ended(-1, "", str(hang), math.inf), True
+                ended, came = ranks.ProgramResult(-1, "", str(hang), math.inf), True
             trainings += ended.status == 0
             if ended.status:
                 kills[kind] += 1
@@ -178,7 +178,7 @@ def main(arguments: list[str]) -> int:
     return 1 if found else 0
 
 
-def _finding(ended: ranks.Ended, came: bool, expected: str) -> str:
+def _finding(ended: ranks.ProgramResult, came: bool, expected: str) -> str:
     """Return the finding in an end, if any."""
     if ended.status == 0:
         return "" if ended.out.split()[-1:] == [expected] else "it does not end as the undisturbed training"

@@ -13,7 +13,7 @@ import vpps
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz import histories
 from tests.fuzz.minimise import minimise
-from tests.fuzz.program import LINES, Found, execute, outcome, packed, sort_of
+from tests.fuzz.program import LINES, Finding, execute, outcome, packed, sort_of
 
 pytestmark = pytest.mark.cpu
 SEED = 3
@@ -100,4 +100,4 @@ def test_programs_are_packed_without_a_change_of_what_they_do() -> None:
 @pytest.mark.host
 def test_errors_that_differ_in_numbers_and_names_are_one_sort() -> None:
     said = ["gradient of W0_32: relative error 2.8e-03", "gradient of p1_8: relative error 1e-02"]
-    assert len({sort_of(Found(text, [])) for text in said}) == 1
+    assert len({sort_of(Finding(text, [])) for text in said}) == 1

@@ -24,7 +24,7 @@ from vpps.reference import Reference, weights_of
 pytestmark = pytest.mark.cpu
 
 E = vpps.Expression
-Made = tuple[vpps.Model, vpps.Graph, E, list[E]]
+BuiltGraph = tuple[vpps.Model, vpps.Graph, E, list[E]]
 PRECISIONS = {"bf16": (1e-4, 2e-2)}
 """Precisions of the target, with bounds of a small network's relative error: least and most."""
 
@@ -34,13 +34,13 @@ def exact(seed: int, *shape: int) -> NDArray[np.float64]:
     return np.random.default_rng(seed).integers(-40, 40, shape) / 32
 
 
-def made(model: vpps.Model, graph: vpps.Graph, results: list[E]) -> Made:
+def made(model: vpps.Model, graph: vpps.Graph, results: list[E]) -> BuiltGraph:
     """Return them with a loss that weighs every element differently, by numbers that are not rounded, either."""
     terms = [vpps.dot(y, graph.input(exact(i, *y.shape))) if y.shape else y for i, y in enumerate(results)]
     return model, graph, vpps.sum(terms) * 0.25, results
 
 
-def formula(function: Callable[..., Any], operands: str, n: int = 3, bare: bool = False) -> Callable[[int], Made]:
+def formula(function: Callable[..., Any], operands: str, n: int = 3, bare: bool = False) -> Callable[[int], BuiltGraph]:
     return lambda seed: made(*Formula(function, operands, bare=bare).made(n=n, seed=seed, values=exact))
 
 
@@ -51,7 +51,7 @@ stacked = formula(
 )
 
 
-def lists(seed: int) -> Made:
+def lists(seed: int) -> BuiltGraph:
     """Record a product for every element of lists, one of them empty."""
     model = vpps.Model(seed=seed)
     x, U = model.lookup("x", (4, 9), init=exact(seed, 4, 9)), model.parameter("U", (9, 9))
@@ -65,7 +65,7 @@ def lists(seed: int) -> Made:
     return made(model, graph, [node(xs[0], xs[1:]), node(xs[3], []), node(xs[2], xs[:2])])
 
 
-def tied(seed: int) -> Made:
+def tied(seed: int) -> BuiltGraph:
     """Record embeddings that give the logits: a looked-up row is not rounded."""
     model = vpps.Model(seed=seed)
     table = model.lookup("E", (11, 12), dense=True)
@@ -83,14 +83,14 @@ def tied(seed: int) -> Made:
     return made(model, graph, results)
 
 
-def frozen(seed: int) -> Made:
+def frozen(seed: int) -> BuiltGraph:
     """Record an untrained matrix after a trained one."""
     model, graph, loss, results = autoencoder(seed)
     model["W"].trainable = False
     return model, graph, loss, results
 
 
-def recurrence(seed: int) -> Made:
+def recurrence(seed: int) -> BuiltGraph:
     """Record two cells that read each other, with a recurrent state: the rounded operands are computed."""
     model = vpps.Model(seed=seed)
     x = model.lookup("x", (3, 8), init=exact(seed, 3, 8))
@@ -112,7 +112,7 @@ def recurrence(seed: int) -> Made:
     return made(model, graph, results)
 
 
-FORMS: dict[str, Callable[[int], Made]] = {
+FORMS: dict[str, Callable[[int], BuiltGraph]] = {
     "W @ x + b": formula(lambda W, B, x: W @ x + B, "W:70,33 B:70, x:33,", 4),
     "W @ x": formula(lambda W, x: W @ x, "W:5,200 x:200,", 9),
     "one element": formula(lambda W, B, x: W @ x + B, "W:11 B:1 x:1"),

@@ -49,13 +49,13 @@ def net() -> Net:
     return Net(model, words, node, loss)
 
 
-class Found(NamedTuple):
+class GroupedPlan(NamedTuple):
     grouping: Grouping
     group: list[int]  # by recording index
     stage: list[int]
 
 
-def grouped(net: Net, graph: vpps.Graph, n_groups: int, wanted: Sequence[E]) -> Found:
+def grouped(net: Net, graph: vpps.Graph, n_groups: int, wanted: Sequence[E]) -> GroupedPlan:
     """Return the groups of the vertices that some values depend on; in training, if that is one loss."""
     distribution = Distribution(net.model, 2, 1, 0, train=True, groups=n_groups)
     planner = Planner(distribution, passes=Passes(lazy_batching=False))  # stages are those of vertices
@@ -69,7 +69,7 @@ def grouped(net: Net, graph: vpps.Graph, n_groups: int, wanted: Sequence[E]) -> 
     for b in plan.blocks:
         calls, rows = b.arrays.calls[b.order], b.count[:, 0]
         group[calls], stage[calls] = np.repeat(b.step_group, rows), np.repeat(b.step_stage, rows)
-    return Found(plan.grouping, group.tolist(), stage.tolist())
+    return GroupedPlan(plan.grouping, group.tolist(), stage.tolist())
 
 
 def chain(net: Net, graph: vpps.Graph, state: E, length: int) -> E:

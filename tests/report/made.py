@@ -19,7 +19,7 @@ from vpps.script.instructions import HEADER_WORDS, MAGIC
 START = 10**15  # nanoseconds: clocks run for a while
 
 
-class Recorded:
+class FakeRecording:
     """Replaces a `Recording` that a kernel has written to."""
 
     def __init__(self, rows: Sequence[tuple[int, int, int, int, int]], n_vps: int, lost: int = 0) -> None:
@@ -81,7 +81,7 @@ def made_timeline(
                 clocks[vp] = last + vp
     plan = SimpleNamespace(script=script, streams=[(entry, stream)], n_barriers=steps - 1, blocks=[])
     spans = HostSpan.between(*(start - before for before in host))
-    recording = cast(Recording, Recorded([row for own in rows for row in own], n_vps, lost))
+    recording = cast(Recording, FakeRecording([row for own in rows for row in own], n_vps, lost))
     return Timeline(cast(Plan, plan), recording, spans)
 
 

@@ -28,17 +28,17 @@ from vpps.placement.onchip import DEVICES, MatrixSpec, plan_onchip
 pytestmark = pytest.mark.host
 
 
-class Nothing:
+class Unknown:
     """An object of no kind that vpps accepts."""
 
 
 ZOO: tuple[Any, ...] = (
     None, True, 0, -1, 3, 2**70, 1.5, float("nan"), float("inf"), 1j,
-    "", "x", "\0", "\ud800", b"x", (), [], [None], [1, 2], (1, "a"), {}, {"a": 1}, {1: 2}, {1}, range(2), Nothing(),
-    Nothing, len,
+    "", "x", "\0", "\ud800", b"x", (), [], [None], [1, 2], (1, "a"), {}, {"a": 1}, {1: 2}, {1}, range(2), Unknown(),
+    Unknown, len,
     np.zeros(0), np.zeros((1, 1, 1, 1)), np.arange(2), np.array(None), np.array([None, 1]), np.array(["a"]),
 )  # fmt: skip
-FUNCTIONS = ({}, [None], "x", None, 3, Nothing(), np.arange(2))  # a user's function may raise anything
+FUNCTIONS = ({}, [None], "x", None, 3, Unknown(), np.arange(2))  # a user's function may raise anything
 NAMES = tuple(wrong for wrong in ZOO if isinstance(wrong, str | bytes | int | float | tuple | None))  # may be keys
 
 

@@ -53,7 +53,7 @@ RULES = {
 }
 
 
-class Trained(NamedTuple):
+class TrainingResult(NamedTuple):
     """The results of training."""
 
     losses: list[float]
@@ -61,7 +61,7 @@ class Trained(NamedTuple):
     averages: dict[str, Any]
 
 
-def train(rule: Rule, seed: int = 0, **options: Any) -> Trained:
+def train(rule: Rule, seed: int = 0, **options: Any) -> TrainingResult:
     """Make five calls of `fb`, with inference, gradients and a frozen matrix in between."""
     network = models.tree_lstm(dropout=0.3)
     losses = []
@@ -79,11 +79,11 @@ def train(rule: Rule, seed: int = 0, **options: Any) -> Trained:
                 losses += [value, float(np.linalg.norm(gradients["tree_lstm/U"]))]
                 network.model["tree_lstm/U"].trainable = False
     averages = {p.name: p.average() for p in network.model} if "ema" in rule.options else {}
-    return Trained(losses, network.model.numpy(), averages)
+    return TrainingResult(losses, network.model.numpy(), averages)
 
 
 @cache
-def on_cpu(how: str) -> Trained:
+def on_cpu(how: str) -> TrainingResult:
     return train(RULES[how], target="cpu", vps=2)
 
 

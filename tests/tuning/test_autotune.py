@@ -83,14 +83,14 @@ class TestTurns:
         assert Candidate(vps=2) not in machine.trained
 
 
-class Trained(NamedTuple):
+class TrainingResult(NamedTuple):
     losses: list[float]
     model: vpps.Model
     tuning: list[str]  # of each step
     explained: str
 
 
-def train(target: str = "cpu", batches: int = 24, **options: Any) -> Trained:
+def train(target: str = "cpu", batches: int = 24, **options: Any) -> TrainingResult:
     """Train with evaluations in between; some steps accumulate. Returns losses."""
     net = new()
     losses, tuning = [], []
@@ -103,10 +103,10 @@ def train(target: str = "cpu", batches: int = 24, **options: Any) -> Trained:
             if k % 7 == 3:
                 graph, loss = net.batch(k)
                 losses.append(float(handle.forward(graph, [loss])[0]))
-        return Trained(losses, net.model, tuning, handle.explain())
+        return TrainingResult(losses, net.model, tuning, handle.explain())
 
 
-def assert_same(one: Trained, other: Trained) -> None:
+def assert_same(one: TrainingResult, other: TrainingResult) -> None:
     assert one.losses == other.losses
     for p in one.model:
         assert np.array_equal(p.numpy(), other.model[p.name].numpy()), p.name

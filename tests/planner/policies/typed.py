@@ -15,7 +15,7 @@ from vpps.model.learned_policy import Automaton
 from vpps.planner.native.typed_graphs import TypedGraph
 
 
-class Made:
+class GraphBuilder:
     """Builds a graph: vertices are added after their producers."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Made:
 def typed_graphs(draw: st.DrawFn, most: int = 40, most_types: int = 5) -> TypedGraph:
     """Draw random graphs, including values that are read twice and types that do not occur."""
     n_types = draw(st.integers(1, most_types))
-    made = Made()
+    made = GraphBuilder()
     for v in range(draw(st.integers(0, most))):
         reads = draw(st.lists(st.integers(0, v - 1), max_size=3)) if v else []
         made.add(draw(st.integers(0, n_types - 1)), *reads)
@@ -54,7 +54,7 @@ INTERNAL, OUTPUT, REDUCE = 0, 1, 2
 def figure_1() -> TypedGraph:
     """Return the tree of ED-Batch, figure 1: four leaves, a chain of three inner vertices above them, an output of each
     inner vertex, and a chain of reductions of the outputs."""
-    made = Made()
+    made = GraphBuilder()
     leaves = [made.add(INTERNAL) for _ in range(4)]
     inner = [leaves[0]]
     for leaf in leaves[1:]:
@@ -211,7 +211,7 @@ def shortest(graph: TypedGraph) -> int:
 def lattice(rng: np.random.Generator, sentences: int, length: int, ends: int = 2) -> TypedGraph:
     """Return sentences of characters (type 0) and words over several of them (1). Words are read by their last
     vertices, of type `ends`."""
-    made = Made()
+    made = GraphBuilder()
     for _ in range(sentences):
         characters = [made.add(0)]
         for at in range(1, int(rng.integers(length // 2, length + 1))):
