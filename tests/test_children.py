@@ -76,7 +76,7 @@ def test_no_other_file_starts_processes() -> None:
 
 
 def test_scripts_start_modules_without_the_working_directory() -> None:
-    """They may run modules of the checkout, in whose root they are."""
+    """Scripts may run modules of the checkout, in whose root they are."""
     for path in (ROOT / "scripts").iterdir():
         for line in path.read_text().splitlines():
             for module in ("venv", "pip", "build", "twine", "auditwheel", "sphinx"):

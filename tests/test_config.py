@@ -39,7 +39,7 @@ def test_nothing_else_reads_the_environment() -> None:
 
 
 def test_every_name_of_a_variable_is_in_the_table_once() -> None:
-    """Also in messages and docstrings."""
+    """Messages and docstrings name only variables of the table."""
     texts = [path.read_text(encoding="utf-8") for path in SOURCES]
     found = {name for text in texts for name in re.findall(r"\bVPPS_[A-Z]+(?:_[A-Z]+)*\b", text)}
     names = [variable.name for variable in config.VARIABLES]

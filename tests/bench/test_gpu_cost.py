@@ -187,7 +187,7 @@ def test_the_model_stands_beside_timelines(
 
 @pytest.mark.host
 def test_the_batch_of_the_bench_is_a_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first trees of a file, trained by SGD."""
+    """The case is the first trees of a file, trained by SGD."""
     from gpu_cost import cases
 
     trees = tmp_path / "trees.txt"

@@ -71,7 +71,7 @@ def test_used_rows_are_a_fact_of_the_graph(passes: Passes, read: bool) -> None:
 
 @pytest.mark.parametrize("make", [lambda: vpps.Momentum(0.1, weight_decay=0.1), lambda: vpps.Adam(0.1)])
 def test_an_update_without_a_gradient_is_one_with_zero(make: Callable[[], vpps.Optimizer]) -> None:
-    """With accumulating, clipping and averaging: the moments of rows without a gradient advance."""
+    """Covers accumulating, clipping and averaging: the moments of rows without a gradient advance."""
     found = []
     for passes in (NONE, PASSES["parts"]):
         net = Net(vpps.Model(seed=1))

@@ -86,7 +86,7 @@ def test_a_rank_that_ends_before_mpi_begins_ends_all() -> None:
 
 @pytest.mark.parametrize("launcher", ranks.LAUNCHERS)
 def test_nothing_ends_a_program_whose_ranks_have_parted(launcher: str) -> None:
-    """After that the program may take any time."""
+    """A program may take any time after its ranks have parted."""
     said = ranks.run(launcher, 2, MODULE, "ends", "block")
     assert said.count("ends in its own time") == 2
 

@@ -127,7 +127,7 @@ class HostileRank(Echo):
 
 @pytest.mark.usefixtures("unfinished")
 def test_a_pickle_of_another_rank_is_not_executed(tmp_path: Path) -> None:
-    """Not even while the world is made."""
+    """Covers values that are exchanged while the world is made."""
     with pytest.raises(vpps.DistributedError, match="another rank sent what vpps did not write"):
         World(HostileRank(pickle.dumps(PickledCall(tmp_path / "executed"))), None, 9.0, 1, bind=False)
     assert not list(tmp_path.iterdir())

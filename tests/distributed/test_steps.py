@@ -236,7 +236,7 @@ def one_by_one(shards: Iterable[int], step: int = 0) -> NDArray[np.float32]:
 
 
 def test_a_step_is_made_as_things_were(net: Net, handle: vpps.Handle, held_up: threading.Event) -> None:
-    """It ignores later changes by the program before its end."""
+    """A step ignores later changes by the program before its end."""
     net.give(handle)
     assert (net.model.step, handle.is_newer) == (1, True)
     assert isinstance(handle.optimizer, vpps.SGD)
@@ -331,7 +331,7 @@ net.give(handle)
 
 
 def test_a_program_may_end_while_a_step_goes_on() -> None:
-    """Its machine ends after the step."""
+    """The step's machine ends after the step."""
     assert run(BEGUN) == ""
 
 

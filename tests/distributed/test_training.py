@@ -87,8 +87,7 @@ def test_masks_of_dropout_differ_between_shards(expected: Results) -> None:
 
 
 def test_every_network_of_the_zoo_trains_as_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal to the bit to one process with as many shards; without shards, up to the order of sums. Also with
-    dropout."""
+    """Results equal one process with as many shards to the bit, and one without shards up to the order of sums."""
     monkeypatch.setenv("VPPS_VERIFY", "0")  # tests/zoo verifies scripts of these networks, tests above those of shards
     ranks.run("mpiexec", 3, "tests.distributed.cases", tmp_path / "found", 3, "zoo")
     found = pickle.loads((tmp_path / "found").read_bytes())

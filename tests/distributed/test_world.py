@@ -135,7 +135,7 @@ def in_a_thread(call: Callable[[], Any]) -> Any:
 
 
 def test_a_world_belongs_to_the_thread_that_made_it() -> None:
-    """It also belongs to the thread that it has made itself, to which other threads may not give work."""
+    """A world also belongs to the thread that it has made itself, to which other threads may not give work."""
     with World(Echo(any_thread=True), None, 9.0, 1, bind=False) as world:
         for call in (world.barrier, lambda: world.gather(1), lambda: world.aside(int)):
             with pytest.raises(vpps.DistributedError, match="belongs to the thread that made it"):

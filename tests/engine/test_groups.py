@@ -244,7 +244,7 @@ def test_the_work_of_trees_is_dealt_evenly(trained: Trained) -> None:
 
 @pytest.mark.simt
 def test_a_model_without_matrices_has_groups() -> None:
-    """Its kernel must support groups, too, before any matrix is used."""
+    """The model's kernel must support groups before any matrix is used."""
     graph = vpps.Graph()
     x = graph.input(np.arange(3.0))
     with vpps.Handle(vpps.Model(), target="simt", vps=2, onchip=ChipOptions(groups=2), train=False) as handle:

@@ -50,7 +50,7 @@ def test_an_update_that_never_began_leaves_no_trace(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_interrupted_upload_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It uploads all remaining parameters, though no weight has changed since the upload before."""
+    """The next upload covers all remaining parameters, though no weight has changed since the one before."""
     model = vpps.Model(seed=1)
     a, b = model.parameter("a", (4,), init="normal"), model.parameter("b", (4,), init="normal")
 

@@ -177,7 +177,7 @@ def test_training_handles_may_follow_one_another_and_forward_only_ones_stand_sid
 
 @pytest.mark.host
 def test_expressions_can_be_kept_in_lists_sets_and_dicts() -> None:
-    """They compare by identity with each other; only a comparison with a number is a mistake."""
+    """Expressions compare by identity with each other; only a comparison with a number is a mistake."""
     world = World()
     items = [world.x, world.y]
     assert items.index(world.y) == 1

@@ -152,7 +152,7 @@ def test_the_paper_schedule_runs_on_the_same_kernels(options: Options, gpu: Prop
 @pytest.mark.parametrize("ownership", ["aligned", "round-robin"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_updates_what_is_held(name: str, ownership: Ownership, gpu: Properties) -> None:
-    """With clipping and without, and with averages of the weights."""
+    """Covers steps with and without clipping, and averages of the weights."""
     for clip_norm in (None, 0.3):
         net = Sentiment(SMALL, SMALL)
         witness = ReferenceTraining(net.model, OPTIMIZERS[name](), clip_norm, ema=0.9)

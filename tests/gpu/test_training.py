@@ -96,7 +96,7 @@ def test_auto_takes_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("behind", [False, True])
 def test_a_stopped_launch_is_an_error_in_the_users_words_and_the_handle_works_on(behind: bool) -> None:
-    """Also if another step was queued behind it, which then does not take place."""
+    """A step queued behind the stopped launch does not take place."""
     net, witness = new(), new()
     with vpps.Handle(net.model) as handle, vpps.Handle(witness.model) as other:
         handle.fb(*net.batch(0))

@@ -101,7 +101,7 @@ def test_training_with_constants_that_change(target: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("in_example", [False, True])
 def test_constants_of_bounds_move_no_mask_of_dropout(in_example: bool) -> None:
-    """Also beside `relu`, which is one vertex, too."""
+    """Covers `relu`, too, which is one vertex."""
     model = vpps.Model(seed=3)
     found = []
     with vpps.Handle(model, vpps.SGD(lr=0.1), target="cpu", vps=1) as handle:

@@ -123,7 +123,7 @@ class TestShowing:
             assert same_bits(net.model.numpy(), weights)
 
     def test_a_step_is_explained_after_it_moved_the_averages(self) -> None:
-        """Its script holds factors of idle rows, which have changed by then."""
+        """The explained script holds factors of idle rows, which have changed by then."""
         model = make_model()
         with vpps.Handle(model, vps=1, ema=DECAY, verify=False) as handle:
             for step in range(1, STEPS + 1):

@@ -84,7 +84,7 @@ class TestRoundTrip:
 @pytest.mark.cpu
 @pytest.mark.parametrize("rule", [None, vpps.Adam(lr=0.05), vpps.Momentum(lr=0.05)], ids=["none", "same", "other"])
 def test_an_optimizer_goes_on_or_starts_afresh(path: Path, rule: vpps.Optimizer | None) -> None:
-    """With the weights of a file that has no moments, those of the same optimizer, or of another one."""
+    """The file has weights and no moments, those of the same optimizer, or of another one."""
     net = new()
     net.model.save(path)
     with vpps.Handle(net.model, vpps.Adam(lr=0.05)) as handle:
@@ -286,7 +286,7 @@ DAMAGED: dict[str, tuple[Change, str]] = {
 @pytest.mark.host
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_what_is_damaged_or_forged_is_refused(path: Path, damage: str) -> None:
-    """Its checksum is correct, so the change was deliberate, or made by a faulty program."""
+    """The checksum is correct, so the change was deliberate, or made by a faulty program."""
     trained().save(path)
     change, words = DAMAGED[damage]
     rewrite(path, change)

@@ -72,7 +72,7 @@ def test_the_first_steps_of_a_parameter_are_no_longer_than_others(how: str, targ
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_resumed_run_has_the_bits_of_one_without_a_break(target: str, tmp_path: Path) -> None:
-    """Also if parameters in one stack have taken different numbers of steps."""
+    """Covers parameters in one stack that have taken different numbers of steps."""
     net, resumed = Net(), Net()
     with vpps.Handle(net.model, vpps.Adam(lr=RATE), target=target, vps=2) as handle:
         net.V.trainable = False

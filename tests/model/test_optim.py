@@ -93,7 +93,7 @@ TARGETS = [pytest.param("cpu", marks=pytest.mark.cpu), pytest.param("simt", mark
 def test_parameters_that_the_loss_does_not_touch_stay(
     path: str, clip_norm: float | None, ema: float | None, target: str
 ) -> None:
-    """They stay, as with gradients of None in PyTorch, also inside a stack; a gradient of zero counts."""
+    """Such parameters stay, as with gradients of None in PyTorch, also inside a stack; a gradient of zero counts."""
     model = vpps.Model(seed=1)
     A, B, V = model.parameter("A", (32, 3)), model.parameter("B", (32, 3)), model.parameter("V", (4, 4))
     W, z = model.parameter("W", (3, 3)), model.parameter("z", (3,), init="normal")

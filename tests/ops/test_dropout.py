@@ -51,7 +51,7 @@ class TestMask:
     @pytest.mark.parametrize("policy", ["sinks-last", "depth"])
     @pytest.mark.parametrize("vps", VP_COUNTS)
     def test_is_that_of_the_reference_for_any_number_of_processors_and_policy(self, vps: int, policy: str) -> None:
-        """Bitwise equal, in cells with lists, with rows in another order than the calls, and narrow rows."""
+        """Masks have equal bits in cells with lists, for rows in another order than the calls, and for narrow rows."""
         model = new_model()
 
         @vpps.cell

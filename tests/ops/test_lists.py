@@ -151,7 +151,7 @@ def test_softmax_over_a_list_keeps_its_digits_far_from_zero(scale: float, offset
 
 @pytest.mark.parametrize("over", ["list", "vector"])
 def test_the_gradient_of_a_softmax_that_is_nearly_sure_keeps_its_digits(over: str) -> None:
-    """With one weight of 1 - 1e-5, the gradient is the small difference of nearly equal terms."""
+    """The gradient of a softmax with one weight of 1 - 1e-5 is a small difference of nearly equal terms."""
     model = vpps.Model(seed=1)
     scores = model.lookup("scores", (6, 1), init=np.array([[0.3], [0.1], [12.0], [0.7], [-0.4], [0.2]]))
 
@@ -220,7 +220,7 @@ def test_an_empty_list_in_the_first_call_takes_its_shape_from_its_uses() -> None
 
 @pytest.mark.parametrize("shape", [(), (33,), (5, 7)])
 def test_logsumexp_element_by_element(shape: tuple[int, ...]) -> None:
-    """Without elements it is -inf, the logarithm of an empty sum."""
+    """logsumexp of no elements is -inf, the logarithm of an empty sum."""
     model = vpps.Model(seed=1)
     xs = table(model, "x", *shape, scale=30.0)
     total = vpps.cell(lambda xs: vpps.logsumexp(xs) + vpps.logsumexp(vpps.each(vpps.tanh, xs)), elements={"xs": shape})

@@ -12,7 +12,7 @@ TARGETS = [pytest.param("cpu", marks=pytest.mark.cpu), pytest.param("simt", mark
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_at_zero_and_beside_it(target: str) -> None:
-    """On vectors, matrices of a cell, elements of lists and scalars."""
+    """Covers vectors, matrices of a cell, elements of lists and scalars."""
     of_cell = vpps.cell(lambda x: vpps.norm(vpps.reshape(x, (2, 3))))
     of_list = vpps.cell(lambda xs: vpps.sum(vpps.each(vpps.norm, xs)))
     graph = vpps.Graph()

@@ -215,7 +215,7 @@ def test_product_with_a_concatenation_of_any_length(n: int) -> None:
 
 @pytest.mark.parametrize("target", ["cpu", pytest.param("simt", marks=pytest.mark.simt)])
 def test_a_nan_stays_one(target: str) -> None:
-    """In all elementwise ops: of one operand, and on either side of two."""
+    """Covers all elementwise ops: one operand, and either side of two."""
     graph = vpps.Graph()
     bad, fine = graph.input(np.array([np.nan, 0.5, -0.5])), graph.input(np.array([0.25, 0.75, np.nan]))
     results = [op(x) for name, op in MAPS.items() if DERIVED[name].arity == 1 for x in (bad, fine)]

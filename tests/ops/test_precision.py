@@ -33,7 +33,7 @@ def rounded(x: np.ndarray, name: str) -> np.ndarray:
 
 @pytest.mark.parametrize("precision", REDUCED, ids=lambda p: p.name)
 def test_values_are_rounded_to_the_nearest(precision: Precision) -> None:
-    """All exponents, denormals too, with every tie and its neighbours, and values that overflow."""
+    """Covers all exponents, denormals too, with every tie and its neighbours, and values that overflow."""
     dropped = precision.dropped
     half, above = 1 << (dropped - 1), 1 << dropped
     kept = np.arange(0, 1 << 23, 1 << 19 | above, dtype=np.uint32) & np.uint32(~(above - 1) & 0xFFFFFFFF)
@@ -48,7 +48,7 @@ def test_values_are_rounded_to_the_nearest(precision: Precision) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS.values(), ids=PRECISIONS)
 def test_what_is_no_number_stays_so(precision: Precision) -> None:
-    """Even if the kept bits of a NaN would be an infinity."""
+    """A NaN stays NaN even if its kept bits would be an infinity."""
     x = of_bits(0x7F800001, 0xFFFFFFFF, 0x7FC00000, 0x7F800000, 0xFF800000, 0x80000000)
     found = precision.round(x)
     assert np.isnan(found[:3]).all()

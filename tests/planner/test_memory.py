@@ -40,7 +40,7 @@ def assert_apart(arrays: Ints) -> None:
 
 @pytest.mark.parametrize("name", golden.NAMES[::4])
 def test_no_two_arrays_are_at_one_place_at_one_time(name: str) -> None:
-    """Any schedule, with or without groups, in training and inference; no array lies beyond the plan's size."""
+    """Covers any schedule, with or without groups, in training and inference; no array lies beyond the plan's size."""
     it, random = golden.example(name), Random(name)
     for c in random.sample(golden.configurations(name), 4):
         for plan in launches.plans(it, c):

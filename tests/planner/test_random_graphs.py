@@ -60,7 +60,7 @@ def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("part", range(10))
 def test_random_graphs_agree_with_the_reference(part: int, request: pytest.FixtureRequest) -> None:
-    """Half of them run as for users: cells are fused."""
+    """Half of the graphs run as for users: cells are fused."""
     if part % 2:
         request.getfixturevalue("fused")
     for number in range(8 * part, 8 * part + 8):
@@ -69,7 +69,7 @@ def test_random_graphs_agree_with_the_reference(part: int, request: pytest.Fixtu
 
 @pytest.mark.parametrize("part", range(3))
 def test_random_graphs_whose_products_round_agree_with_the_reference(part: int) -> None:
-    """About half of them qualify."""
+    """About half of the graphs qualify."""
     for number in range(8 * part, 8 * part + 8):
         check(number, precision="bf16")
 

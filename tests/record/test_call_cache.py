@@ -104,7 +104,7 @@ def test_calls_that_differ_do_what_they_do_as_first_calls(recorder: str, use_rec
 
 
 def test_empty_lists_follow_the_first_call_that_had_them() -> None:
-    """They have no shape of their own, and keep the program that they had first."""
+    """Empty lists have no shape of their own, and keep the program that they had first."""
 
     @vpps.cell
     def total(xs: list[E]) -> E:

@@ -181,7 +181,7 @@ def test_examples_within_examples_and_in_several_pieces(net: Net) -> None:
 
 
 def test_a_step_within_an_example(net: Net) -> None:
-    """It is launched before the example ends."""
+    """The step is launched before the example ends."""
     masks = []
     with vpps.Handle(net.model, target="cpu", vps=1) as handle:
         for within in (True, False):
@@ -211,7 +211,7 @@ def test_rows_keep_their_examples() -> None:
 
 
 def test_examples_of_another_batch_are_refused(net: Net) -> None:
-    """Also if compiled code records the map."""
+    """Compiled code that records the map refuses them, too."""
     for _ in range(2):
         graph = vpps.Graph()
         net.rows(graph, net.trees[:])

@@ -133,7 +133,7 @@ def test_methods_are_what_they_were_to_whoever_looks() -> None:
 
 
 def test_graphs_are_built_on_several_threads_at_once() -> None:
-    """Also while one of them traces cells."""
+    """Each thread also traces new cells."""
     expected = vpps.Graph()
     record_tree(expected)
     found: list[vpps.Graph] = []

@@ -357,7 +357,7 @@ def test_both_recorders_record_the_same(form: str, damage: bool, use_recorder: C
 
 
 def test_zeros_that_are_numbered_otherwise_are_left_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For example, a garbage collection may run recording code at that moment."""
+    """A garbage collection, for example, may run recording code at that moment."""
     case = draw(FORMS["lists"], Random(5), damage=False)._replace(graphs=lists(4, 0.3, 1), which=slice(0, 20))
     recorded = []
     zeros_of = vpps.Graph.zeros_of

@@ -20,7 +20,7 @@ LABELS = np.array([3, 0, 5, 5, 1])
 
 
 def same(value: Any, expected: Any) -> bool:
-    """Equal but for the order of sums in the reference's products, which depends on the batch."""
+    """True if equal up to the order of sums in the reference's products, which depends on the batch."""
     return np.allclose(value, expected, rtol=1e-12, atol=1e-14)
 
 

@@ -31,7 +31,7 @@ def model() -> vpps.Model:
 
 
 def same(value: Any, expected: Any) -> bool:
-    """Equal but for the order of sums in the reference's products, which depends on the batch."""
+    """True if equal up to the order of sums in the reference's products, which depends on the batch."""
     return np.allclose(value, expected, rtol=1e-12, atol=1e-14)
 
 

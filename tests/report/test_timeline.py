@@ -235,8 +235,8 @@ def long_products(n: int = 300, rows: int = 40, **options: Any) -> Timeline:
 class TestBytes:
     @pytest.mark.parametrize("made", [lambda: timeline_of(1, False), lambda: timeline_of(3), lambda: long_products()])
     def test_are_those_of_a_count_from_the_script(self, made: Callable[[], Timeline]) -> None:
-        """Equal for every virtual processor. Products without vectors read nothing; gradients take a pass per 128 of
-        them."""
+        """The count covers every virtual processor. Products without vectors read nothing; gradients take a pass per
+        128."""
         timeline = made()
         expected = [expected_bytes(timeline, vp, CpuMachine(1).panel) for vp in range(timeline.n_vps)]
         assert bytes_of(timeline, *WEIGHTS).tolist() == [e["Matvec"] for e in expected]

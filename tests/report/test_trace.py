@@ -158,7 +158,7 @@ EDGES = ["_tracing.begin", "_configurator.exchange", "_configurator.make_engine"
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("where", EDGES)
 def test_ctrl_c_at_the_edges_of_a_block_leaves_it(where: str, behind: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after the block, when machines are exchanged again; no recording stays on."""
+    """A later Ctrl-C, when machines are exchanged again, leaves it, too; no recording stays on."""
     net = new()
     with vpps.Handle(net.model, target="cpu", vps=1) as handle:
         net.train(handle, range(1))

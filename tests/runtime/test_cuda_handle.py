@@ -65,7 +65,7 @@ class TestMachine(MachineClaims):
 
 
 def test_launches_behind_one_that_was_stopped_do_nothing() -> None:
-    """Any number of them."""
+    """Covers any number of queued launches."""
     kernel = Emulator(build_simt(render_cuda(SPEC), races=True))
     pool, losses = np.zeros((2, FIRST_FREE), np.float32)
     pool[ONE] = 1
@@ -105,7 +105,7 @@ class TestTraining:
     def test_is_that_of_the_same_kernels_in_the_emulator(
         self, fake: FakeCuda, options: dict[str, Any], tmp_path: Any
     ) -> None:
-        """Bitwise equal with or without waiting between steps, accumulating, half steps, exporting and importing
+        """Bits are equal with or without waiting between steps, accumulating, half steps, exporting and importing
         gradients, or going back to a checkpoint. Bits do not depend on the schedule."""
         found: list[list[Any]] = []
         for changes in (options, {**options, "target": "simt", "schedule": "vector"}):
@@ -138,7 +138,7 @@ class TestTraining:
 
 class TestOrder:
     def test_a_step_is_put_behind_the_one_that_runs(self, fake: FakeCuda) -> None:
-        """Its script is sent ahead of it, in a stream of its own."""
+        """The queued step's script is sent ahead of it, in a stream of its own."""
         net = new()
         with on_cuda(net, verify=False) as handle:
             net.train(handle, range(2))
@@ -189,7 +189,7 @@ class TestOrder:
             assert handle.sync_get_latest_loss() > 0
 
     def test_two_handles_take_turns(self, fake: FakeCuda) -> None:
-        """After every second step, one reads weights that the other has just begun to change."""
+        """One handle reads, after every second step, weights that the other has just begun to change."""
         net, witness = new(), new()
         graph, loss = net.batch(50)
         with on_cuda(net) as handle, on_cuda(net, train=False) as reader, on_cuda(witness) as other:

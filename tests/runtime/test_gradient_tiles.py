@@ -26,8 +26,8 @@ CASES = [(1, 64, 1, 5), (5, 70, 130, 129), (16, 130, 64, 300), (17, 64, 9, 128),
 @pytest.mark.cpu
 @pytest.mark.parametrize("isa", [tile_of_machine().isa, "neon"])
 def test_outer_products_of_any_size(monkeypatch: pytest.MonkeyPatch, isa: str) -> None:
-    """With the usual tile, and NEON's tile on this processor: a gradient, an addition to it, and one more addition with
-    a step of SGD."""
+    """Covers the usual tile, and NEON's tile on this processor: a gradient, an addition to it, and another addition
+    with a step of SGD."""
     tile = replace(TILES[isa], isa=tile_of_machine().isa)
     monkeypatch.setattr(host_compiler, "tile_of_machine", lambda: tile)
     if tile != tile_of_machine():

@@ -116,7 +116,7 @@ print("equal")
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no interval timers")
 @targets
 def test_ctrl_c_at_any_moment_leaves_a_handle_that_works_on(target: str) -> None:
-    """Before, between and after the calls of a driver; only begun launches count."""
+    """Ctrl-C comes before, between and after the calls of a driver; only begun launches count."""
     run(
         process(
             target,

@@ -202,7 +202,7 @@ def test_outer_products(machines: list[Machine]) -> None:
 
 @pytest.mark.parametrize("step", ["outer_update.sgd", "update_matrix.sgd"])
 def test_a_step_writes_what_products_read(machines: list[Machine], step: str) -> None:
-    """It writes pairs of columns of the new weights, followed by those of the transpose."""
+    """A step writes pairs of columns of the new weights, followed by those of the transpose."""
     for machine, rng, kind, (rows, first, second, n) in each(machines):
         if kind != "ordinary":
             continue
@@ -266,7 +266,7 @@ def test_matrices_times_matrices(machines: list[Machine]) -> None:
 def test_training_leaves_the_same_bits_whoever_computes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    """Any processor, number of virtual processors, schedule; and a run that is interrupted by a checkpoint."""
+    """Covers any processor, number of virtual processors, schedule, and a run interrupted by a checkpoint."""
     options = dict(options)
     frozen, accumulate = options.pop("frozen", None), options.pop("accumulate", False)
 

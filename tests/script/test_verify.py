@@ -230,7 +230,7 @@ def test_pairs_of_another_matrix_are_found() -> None:
 
 
 def test_the_gradient_of_a_parameter_that_only_empty_lists_use_is_written() -> None:
-    """It is the sum over no elements, zero, and the next cell's gradient is added to it."""
+    """The gradient is the sum over no elements, zero, and the next cell's gradient is added to it."""
     model = vpps.Model(seed=1)
     b = model.parameter("b", (8,), init="normal")
     lists = vpps.cell(lambda xs, x: vpps.sum(vpps.each(lambda y: y * b, xs)) + x)

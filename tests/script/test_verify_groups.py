@@ -145,7 +145,7 @@ def test_a_group_that_does_not_signal_to_others_is_waited_for_in_vain() -> None:
 
 
 def test_rows_of_another_group_are_not_touched() -> None:
-    """With one row too many, the last step of group 0 writes memory of group 1."""
+    """Group 0's last step with one row too many writes memory of group 1."""
     plan = make_plan(2, 2)
     entry = entry_points(plan.script)[0]
     products = [d for d in instructions(plan.script, entry) if d.instruction.name == "matvec" and d.width == 2 * WIDTH]

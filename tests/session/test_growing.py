@@ -119,7 +119,7 @@ def check_random_graph(number: int, target: str, onchip: ChipOptions | None = No
 @pytest.mark.usefixtures("fused")
 @pytest.mark.parametrize("part", range(8))
 def test_random_graphs_have_the_same_bits(part: int) -> None:
-    """All policies, schedules and passes, with dropout and without; every launch is verified."""
+    """Covers all policies, schedules and passes, with dropout and without; every launch is verified."""
     assert sum(check_random_graph(number, "cpu") for number in range(12 * part, 12 * part + 12)) >= 3
 
 
@@ -133,7 +133,7 @@ def test_random_graphs_have_the_same_bits_on_simt(groups: int) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_step_computes_that_step_alone(target: str) -> None:
-    """Its plan can be explained even after the graph has grown."""
+    """The step's plan can be explained even after the graph has grown."""
     net, plans = new(), []
     with vpps.Handle(net.model, target=target, verify=True) as handle:
         decoding = Decoding(net)

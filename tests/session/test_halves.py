@@ -124,7 +124,7 @@ class TestBits:
         assert all(same(whole, found) for found in halves)
 
     def test_what_was_accumulated_of_parameters_frozen_since_is_left_alone(self) -> None:
-        """It has no place among the gradients of the others."""
+        """A frozen parameter has no place among the gradients of the others."""
 
         def run(how: Callable[[vpps.Handle, vpps.Graph, E], None]) -> dict[str, Any]:
             net = Net()
@@ -227,7 +227,7 @@ class TestGradients:
 
 class TestKept:
     def test_several_wait_for_their_backward(self) -> None:
-        """In any order, beside other calls; each as if it were alone."""
+        """Backward runs in any order, beside other calls, and each equals a lone call."""
         net, handles = Net(), []
         with vpps.Handle(net.model) as handle:
             alone = []

@@ -53,7 +53,7 @@ def test_too_many_threads_are_told_once() -> None:
 
 @pytest.mark.parametrize("threads, vps, policy", [(1, 2, ""), (2, 1, ""), (1, 1, ""), (2, 2, "passive")])
 def test_nothing_is_said_where_they_fit(threads: int, vps: int, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if idle threads sleep."""
+    """Idle threads that sleep cause no warning, either."""
     monkeypatch.setenv("OMP_WAIT_POLICY", policy)
     assert warnings_of(threads, vps, calls=2) == []
 

@@ -69,7 +69,7 @@ class TestAgain:
         assert_equal(found, gradients(net, x))
 
     def test_a_graph_that_grows(self, chain: Chain, net: Any) -> None:
-        """It grows by PyTorch's results of its first values."""
+        """The graph grows by PyTorch's results of its first values."""
         x = data(2)
         graph = vpps.Graph()
         h = chain.states(graph, graph.rows(x, grad=True))[-1]

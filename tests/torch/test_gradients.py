@@ -51,7 +51,7 @@ def programs() -> Any:
 
 @every_case
 def test_every_network_of_the_zoo(case: Case, programs: Any) -> None:
-    """Its loss by vpps, and a PyTorch loss on its outputs."""
+    """Covers the network's loss by vpps, and a PyTorch loss on its outputs."""
     task = case.make(limit=8)
     program, batch = programs[case.task](task), task.train[[0, 1, 2]]
     net = vpps.torch.Module(task.model)
@@ -130,7 +130,7 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("trained", [True, False])
 def test_networks_of_chains(chain: Chain, net: Any, network: str, trained: bool) -> None:
-    """Also if only inputs need gradients."""
+    """Covers graphs in which only inputs need gradients."""
     net.requires_grad_(trained)
     x = torch.randn(3, INPUT, requires_grad=True)
     found, expected = (

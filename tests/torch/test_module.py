@@ -57,7 +57,7 @@ class TestStateDict:
         (None, {}), (vpps.Momentum(lr=0.1), {}), (vpps.Adam(lr=0.01), {"ema": 0.9}),
     ])  # fmt: skip
     def test_training_goes_on_from_a_file(self, rule: vpps.Optimizer | None, options: dict[str, Any]) -> None:
-        """Equal to the bit: the file has moments, averages and steps."""
+        """Training continues to the bit: the file has moments, averages and steps."""
         chains = [Chain(seed=seed, table=True) for seed in (1, 2)]
         nets = [vpps.torch.Module(c.model, rule, vps=1, **options) for c in chains]
         for k in range(3):
@@ -213,7 +213,7 @@ class TestResults:
         assert not value.requires_grad
 
     def test_values_stay_as_they_are(self, chain: Chain, net: Any) -> None:
-        """They are not views of memory that later launches use."""
+        """Results are not views of memory that later launches use."""
         graph = vpps.Graph()
         value = net(graph, chain.W @ graph.rows(np.ones((4, INPUT))))
         kept = value.detach().clone()

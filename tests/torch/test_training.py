@@ -91,7 +91,7 @@ def test_a_table_of_scalars_and_one_of_matrices_give_sparse_gradients() -> None:
 
 
 def test_updates_in_backward_are_those_of_fb() -> None:
-    """Equal to the bit to the calls of `fb`."""
+    """Weights equal those of `fb` to the bit."""
     chains = [Chain(table=True) for _ in range(2)]
     net = vpps.torch.Module(chains[0].model, vpps.Adam(lr=0.01), vps=1)
     with vpps.Handle(chains[1].model, vpps.Adam(lr=0.01), vps=1) as handle:

@@ -82,7 +82,7 @@ CHANGES: dict[str, Callable[[Any, Any], object]] = {
 def test_changes_by_pytorch_are_seen_by_all(
     chain: Chain, net: Any, packed: list[str], change: str, tmp_path: Any
 ) -> None:
-    """By this module, a handle beside it and a checkpoint."""
+    """Changes reach this module, a handle beside it and a checkpoint."""
     with vpps.Handle(chain.model, train=False, target="cpu", vps=1) as beside:
         before = value(chain, net)
         assert sorted(packed) == sorted(p.name for p in chain.model)
@@ -175,7 +175,7 @@ class TestNewestWeights:
 
     @pytest.mark.parametrize("read", [False, True])
     def test_changes_on_both_sides(self, chain: Chain, net: Any, read: bool) -> None:
-        """They are refused unless PyTorch has read vpps's changes."""
+        """Changes are refused unless PyTorch has read vpps's changes."""
         W, b = net.chain.W, net.chain.b
         chain.loss_by_module(net, torch.ones(2, INPUT)).backward()
         with torch.no_grad():

@@ -115,7 +115,7 @@ class TestKey:
         assert len({key.digest for key in found}) == 3
 
     def test_differs_with_what_products_round(self) -> None:
-        """In any spelling of the precision."""
+        """Any spelling of the precision gives the same key."""
         chain = Chain()
         others = [p.name for p in chain.model if len(p.shape) != 2]
 

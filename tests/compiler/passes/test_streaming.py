@@ -110,7 +110,7 @@ def test_what_only_the_gradient_of_an_unread_output_reads_does_not_stream(monkey
 
 
 def test_outputs_that_nobody_reads_keep_their_memory_until_a_pause_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In inference they would be free at the end of their stage."""
+    """Inference would otherwise free their memory at the end of their stage."""
     monkeypatch.setattr(lazy_batching, "CHUNK_ROWS", 2)
     model = vpps.Model(seed=0)
     table = model.lookup("table", (6, 3), init="normal")

@@ -228,7 +228,7 @@ def test_wrong_arguments_are_named(net: Net, given: Any, options: dict[str, Any]
 
 @pytest.mark.host
 def test_of_large_graphs_there_are_few_trials(monkeypatch: pytest.MonkeyPatch, net: Net) -> None:
-    """With a thousand trials of any graph it would take minutes."""
+    """A thousand trials of a large graph would take minutes."""
     asked = []
 
     def learning(graph: TypedGraph, settings: LearningSettings) -> Learned:
