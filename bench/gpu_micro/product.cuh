@@ -1,6 +1,6 @@
 // A product whose warps divide K: partial sums of eight warps are added in order, so K alone decides the order of
-// additions. Macros: R rows and K columns of a block's weights, KC of them copied at a time, to one of BUFFERS; KIND, RT, VT; LV
-// and UNROLL of float32.
+// additions. Macros: R rows and K columns of a block's weights, KC of them copied at a time, to one of BUFFERS; KIND, RT, VT;
+// LV and UNROLL of float32.
 //
 // KIND 0: float32. Weights are in shared memory, a lane owns RT x VT results: LV lanes for vectors, the others for rows.
 // KIND 1, 2, 3: bf16, tf32, 3xtf32 on tensor cores. Weights are fragments in registers; a warp has RT x 16 rows, VT x 8 vectors.
@@ -144,7 +144,7 @@ template <class From> DEV void stage(From from, int k, int n)
     copy_async_commit();
 }
 
-// Calls put(row, vector, result) for n vectors; from(vector, chunk) finds their chunks. The block synchronizes before the next call.
+// Calls put(row, vector, result) for n vectors; from(vector, chunk) finds their chunks. A barrier precedes the next call.
 template <class From, class Put> DEV void product(Factors& f, int n, From from, Put put)
 {
 #pragma unroll
