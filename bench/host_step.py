@@ -15,8 +15,8 @@ instructions. `bytes` are those of the script: `lists` before its instructions, 
 rest. `peak` is the most bytes that a step allocates on top of the memory held between steps (tracemalloc).
 `collections` is the number of garbage collections in a thousand steps.
 
-With `--shares`, a line `share-FORM-TREES` per form and batch size gives the share of a step for which the kernel waits
-for the host, on target cpu: the time from the end of one launch to the beginning of the next, over the step.
+`--shares` adds a line `share-FORM-TREES` per form and batch size: the share of a step for which the kernel waits for
+the host, on target cpu. It is the time from the end of one launch to the beginning of the next, over the step.
 """
 
 from __future__ import annotations

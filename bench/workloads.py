@@ -21,8 +21,8 @@ of an example, since slow contenders are timed on fewer examples. `gemm` and `pe
 for the largest matrix of the model times 64 vectors; their ratio would result if only products counted. Contenders that
 need more than --slowest seconds for a mini-batch are left out; their lines say so under `skipped`.
 
-With --memory the value is the MB that a program adds, in training and with --mode infer: the peak resident set of a
-fresh process minus the resident set with data and weights but before the program.
+With --memory the value is the MB that a program adds: the peak resident set of a fresh process minus the resident set
+with data and weights but before the program. This also holds for --mode infer.
 
 Exit status 1 if a contender failed or differed; the others are still measured.
 """

@@ -1,5 +1,5 @@
-"""ARCHITECTURE.md lists all files to change for an op, an optimizer, a policy and a target: one of each is added to a
-copy of the package, and agrees with the reference."""
+"""ARCHITECTURE.md lists all files to change for an op, an optimizer, a policy and a target. The test adds one of each
+to a copy of the package and compares it with the reference."""
 
 from __future__ import annotations
 

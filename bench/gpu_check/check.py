@@ -111,8 +111,8 @@ class Run:
 
 
 def ordered(every: list[Step], known: dict[str, str]) -> list[Step]:
-    """Return the steps of a run that continues another: first those that it did not do, then those that it could not
-    do. A step that began and has no end counts as one it could not do: it may have taken the machine down."""
+    """Return the steps of a run that continues another: first those that it did not start, then those without success.
+    A step that began and has no end is among the latter: it may have taken the machine down."""
     versions, *others = every
     left = [step for step in others if known.get(step.name) != ENDED_WELL]
     return [versions, *sorted(left, key=lambda step: known.get(step.name) in ("failed", "hung", "begun"))]

@@ -102,8 +102,8 @@ class Losses:
 
 def kernel_seconds(step: Callable[[], None], host: float) -> float:
     """Return a step's GPU seconds, from the first to the last item that it puts into the stream. The GPU sleeps until
-    all of them are there, and never waits for the host - unless the host takes longer than _LONGEST_SLEEP, or there are
-    more launches than the driver's queue holds, about a thousand.
+    all of them are there, and so never waits for the host. Two exceptions: the host takes longer than _LONGEST_SLEEP,
+    or there are more launches than the driver's queue holds, about a thousand.
 
     Args:
         host: the host's seconds for a step.

@@ -1,4 +1,4 @@
-"""Imports bench/learning.py, which scores constant answers; programs in bench/ are scripts."""
+"""Makes the scripts of bench/ importable: bench/learning.py scores constant answers."""
 
 from __future__ import annotations
 

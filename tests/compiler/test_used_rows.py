@@ -21,7 +21,7 @@ PASSES = {"default": Passes(), "none": NONE, "parts": replace(NONE, lazy_batchin
 
 
 class Net:
-    """A recurrent cell with lookups that meet every fate."""
+    """A recurrent cell with lookups in every kind of use."""
 
     def __init__(self, model: vpps.Model) -> None:
         self.model = model

@@ -300,7 +300,7 @@ def test_the_number_of_a_step_may_be_assigned_while_it_goes_on(
 def test_a_trace_may_be_left_while_another_thread_ends_the_step(
     net: Net, handle: vpps.Handle, held_up: threading.Event
 ) -> None:
-    """Each holds the lock that the other needs, unless both lock in the same order."""
+    """Both threads must lock in the same order; otherwise each holds the lock that the other needs."""
     thread = threading.Thread(target=net.W.numpy)
     held_up.set()
     net.give(handle)  # new cells are known to all ranks after this step

@@ -181,7 +181,7 @@ def test_a_norm_that_is_infinite_by_itself_takes_accumulated_gradients_with_it()
 @pytest.mark.cpu
 @pytest.mark.parametrize("vps", [1, 2, 8])
 def test_large_factors_of_different_rows_do_not_stop_a_step(vps: int) -> None:
-    """A masked row may hold any finite value, whichever rows share the check."""
+    """A masked row may hold any finite value, and does not affect the check of other rows."""
     model = vpps.Model(seed=1)
     W = model.parameter("W", (40, 40))
 

@@ -1,5 +1,5 @@
-"""Ctrl-C at random points of calls that change something: it is passed on, files are the old or the new one, and
-training continues as if the call had been made or not."""
+"""Ctrl-C at random points of calls that change something is passed on. Files are the old or the new one, and training
+continues as if the call had been made or not."""
 
 from __future__ import annotations
 

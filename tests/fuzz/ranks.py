@@ -127,7 +127,7 @@ def disturbed(random: Random, path: Path, kind: str) -> tuple[ranks.ProgramResul
 
 
 def _let_others_end(stopped: int, alive: list[int], path: Path) -> None:
-    """Continue a stopped rank once all others could end: only the launcher then waits for it, or MPI's own end, which
+    """Continue a stopped rank once all others could end. Only the launcher then waits for it, or MPI's own end, which
     may come any time after the end of the world."""
     until = time.monotonic() + TIMEOUT + LATE
     while any(_is_rank(pid) for pid in alive if pid != stopped) and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""Differences between kernel and verifier that `scripts/fuzz scripts` found: words that device code ignores or divides
+"""Differences between kernel and verifier, found by `scripts/fuzz scripts`: words that device code ignores or divides
 by, compiled programs, matrices on the chip, colliding threads of one virtual processor."""
 
 from __future__ import annotations

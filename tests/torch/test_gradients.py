@@ -204,7 +204,7 @@ class TestInputs:
 @pytest.mark.simt
 @pytest.mark.parametrize("inner", [None, vpps.SGD(lr=0.1)])
 def test_on_the_emulated_gpu(inner: vpps.Optimizer | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights changed by PyTorch or by vpps give the results of a GPU."""
+    """The emulated GPU agrees with PyTorch after either library has changed the weights."""
     monkeypatch.setenv("VPPS_SIMT_RACES", "0")
     chain = Chain()
     net = vpps.torch.Module(chain.model, inner, target="simt", vps=2)
