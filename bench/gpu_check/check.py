@@ -5,7 +5,8 @@ the folder --out, with the device, the versions, the commit and the date. A step
 then SIGKILL) is named, and the next one runs. The other files are log.txt, the output of all steps; summary.txt, a line
 for each step; and kernels.tar.gz, the compiled kernels, for --continue on another machine.
 
-Stages: {stages}
+Stages:
+{stages}
 
 Works from a plain checkout, without git and with nothing installed: packages are found by PYTHONPATH. Exit status: 0; 1
 if a step failed or was ended; 2 without a GPU; 130 after Ctrl-C.

@@ -15,19 +15,19 @@ PLUGIN = "bench.gpu_check.tests_plugin"
 
 STAGES = {
     "contact": "device, driver, versions; the smallest kernel; a fused Tree-LSTM's loss, gradients and update against "
-    "the float64 reference: does anything run, and is it right? Under 30 s",
+    "the float64 reference. Basic function and correctness, under 30 s",
     "products": "micro programs: products beside the frozen routine, on tensor cores too, gradients by tiles beside "
-    "cuBLAS, ways in which blocks meet, levels of a recurrence: what is worth building? Under a minute",
-    "timelines": "of equal launches by instruction, at batch 1, 16, 64, 128: where does a launch spend its time?",
+    "cuBLAS, ways to synchronize blocks, levels of a recurrence. Guides kernel design, under a minute",
+    "timelines": "time of equal launches by instruction, at batch 1, 16, 64, 128",
     "peers": "Tree-LSTM at batch 1, 64, 16, 128 beside PyTorch (by level, with and without CUDA graphs), chain LSTM "
-    "beside cuDNN, seconds at steady state: is it fast? What do host and GPU take?",
-    "precisions": "fused Tree-LSTM in bf16, tf32 and 3xtf32, and how far that is from the exact reference; Tree-LSTM "
-    "at batch 1, 64, 16, 128 in every precision, and in bf16 beside PyTorch: right, exact enough, how much faster?",
-    "tests": "tests/gpu, file by file: is all of it right?",
+    "beside cuDNN, seconds at steady state: speed, and times of host and GPU",
+    "precisions": "fused Tree-LSTM in bf16, tf32 and 3xtf32, and its error to the exact reference; Tree-LSTM at batch "
+    "1, 64, 16, 128 in every precision, and in bf16 beside PyTorch: correctness, errors and speed",
+    "tests": "tests/gpu, file by file",
     "sanitizer": "compute-sanitizer's memcheck, racecheck and synccheck of a small case, every buffer an "
-    "allocation of its own: is it right by luck?",
-    "endurance": "10,000 launches, two handles at once, launches that are stopped: does it hold?",
-    "long": "the hardware's counters, all programs and benches at full size: where does the time go?",
+    "allocation of its own",
+    "endurance": "10,000 launches, two handles at once, launches that are stopped",
+    "long": "the hardware's counters, all programs and benches at full size",
 }
 # The most informative tests come first, unnamed files last.
 FIRST = ("test_tree_lstm", "test_training", "test_machine", "test_slots", "test_ops")
