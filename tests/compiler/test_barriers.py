@@ -1,4 +1,4 @@
-"""Groups of a cell's instructions: equal to those of all pairs, without comparing all pairs."""
+"""Groups of a cell's instructions equal those found by comparing all pairs."""
 
 import random
 

@@ -8,18 +8,18 @@ One generator of random cells and graphs (`cells.py`, `graphs.py`) serves the te
   inference. Every kind of launch, planned for a machine with any schedule or groups, passes the verifier. If PyTorch is
   installed, loss and gradients of its autograd agree, too (`autograd.py`). In a quarter of the cases products round to
   bf16, also in the reference; values near a tie are not compared with it.
-- `maps`: structures in tables and lists, several kinds, missing children. Must equal single calls to the bit, and agree
-  with the reference.
+- `maps`: structures in tables and lists, several kinds, missing children. Must have the bits of single calls, and
+  agree with the reference.
 - `histories`: updates, accumulation, freezing, assignments; optimizers, averages, clipping. Must agree with training in
-  NumPy, and equal to the bit runs with checkpoints resumed by a new model, other handles and configurations in between.
+  NumPy. Resuming checkpoints in a new model, and changing handles and configurations, must not change a bit.
 - `files`: damage to texts, graph sets, checkpoints, the file of tuned choices. Must raise an error of vpps that names
   the file, or give a valid result.
 - `interruptions`: Ctrl-C at points of a call. Must be passed on; files are old or new; training continues as with the
   call or without.
 - `magnitudes`: an op on operands from 1e-44 to 1e38, masked, equal, far from 0. Value and gradient must agree with
   formulas in extended precision that share nothing with the op table.
-- `constants`: clamp bounds, slopes and thresholds that change from step to step. Must equal to the bit the same ops in
-  a cell, and make no program beyond those of the first step.
+- `constants`: clamp bounds, slopes and thresholds that change from step to step. Bits must equal those of the same ops
+  in a cell, and later steps must make no new program.
 - `scripts` (only by `scripts/fuzz scripts`): verified scripts, randomly broken (words, barriers, orders, owners) and
   run on the emulator, in a process of its own. The verifier must have refused all unsafe ones. A script, a seed and a
   number reproduce a broken script.

@@ -3,8 +3,8 @@ hand; or the kernels of `nn.LSTM`, if they are faster.
 
 On one core `nn.LSTM` on packed sequences was the fastest of four programs in training with one sentence and in
 inference with up to four: it does little in Python, but in backward adds to the gradients of its weights at every step.
-In all other cases this program was fastest, before `nn.LSTM` on padded sequences and levels with autograd. Gates are in
-PyTorch's order, i f u o.
+In all other cases this program was the fastest, followed by `nn.LSTM` on padded sequences and levels with autograd.
+Gates are in PyTorch's order, i f u o.
 """
 
 from __future__ import annotations
