@@ -1,26 +1,27 @@
-"""How many batches each policy makes of a mini-batch, for ED-Batch's eight workloads: its figure 7, and its table 4.
+"""Count the batches that each policy makes of a mini-batch, for ED-Batch's eight workloads: its figure 7 and table 4.
 
     python bench/batching.py --data shared/data > bench/results/cpu/DATE-batching.jsonl
     python bench/plot.py bench/results/cpu/DATE-batching.jsonl
     python bench/batching_table.py bench/results/cpu/DATE-batching.jsonl
 
-A line per workload, granularity and policy. `value` is the number of batches, the median over mini-batches of 64
-(`all` has each), `bound` the lower bound (ED-Batch, A.3), `over_bound` batches over bound, all mini-batches together.
-These are counts: they repeat exactly, also on a busy machine. Machines of `fsm` are learned from another mini-batch, of
-32, with as many trials as --trials says; what that takes is ED-Batch's table 4: `trials`, `seconds`, `states`, batches
-of that mini-batch and their lower bound (`learned`), beside what its program and its paper say (`edbatch_learning`).
+Prints a line per workload, granularity and policy. `value` is the number of batches: the median over mini-batches of 64
+(`all` lists each one). `bound` is the lower bound (ED-Batch, A.3). `over_bound` is batches over bound, all mini-batches
+together. These are counts: they repeat exactly, also on a busy machine. The state machines of `fsm` are learned from
+another mini-batch, of 32, with --trials trials. The cost of learning is ED-Batch's table 4: `trials`, `seconds`,
+`states`, and the batches of that mini-batch with their lower bound (`learned`). `edbatch_learning` gives the figures of
+ED-Batch's program and paper.
 
 Granularities:
 
-    cells     vertices as vpps has them. `batches` are pairs of cell and stage, and also known are `barriers` of the
+    cells     vertices of vpps. `batches` counts pairs of cell and stage; `barriers` counts those of the
               training step that the planner makes of them (`barriers_infer`: of inference)
-    program   vertices as ED-Batch's program has them (edbatch_graphs.py); `edbatch` says what that launches and its
-              bound, on mini-batches of its own; `unseen` is how many states of a mini-batch the machines did not know
-              (a mean). Policies are applied to the whole graph, as published, and with
-              "-within" in their names inside components of types alone, as vpps does
+    program   vertices of ED-Batch's program (edbatch_graphs.py). `edbatch` gives the batches that it launches and its
+              bound, on mini-batches of its own; `unseen` is the mean number of states per mini-batch that the
+              machines did not know. Policies are applied to the whole graph, as published. With
+              "-within" in their names, they are applied inside components of types alone, as vpps does
 
-Policies: those of vpps, and fsm with the encodings critical (vpps's own), base, max and sort, the last three without
-and with a phase in the state.
+Policies: those of vpps, and fsm with four encodings: critical (vpps's own), base, max and sort. The last three run
+without and with a phase in the state.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import Any
 
 import harness
 import numpy as np
-from batching_whole import AS_IS, PER_COMPONENT, Launched, Learner, Run, encodings, typed, within
+from batching_whole import AS_IS, PER_COMPONENT, BatchCounts, Learner, Run, encodings, typed, within
 from edbatch import FIGURES, TASKS
 from edbatch_graphs import NETWORKS
 from workload_tasks import data_folder, data_of, make_task
@@ -56,18 +57,18 @@ HIDDEN = 128
 
 
 def mini_batches(task: Any, options: argparse.Namespace) -> tuple[Any, list[Any]]:
-    """What machines learn from, and what is measured: other examples."""
+    """Return the mini-batch to learn from, and other mini-batches to measure."""
     n, first = options.batch, options.learn_on
     learning = task.train[np.arange(first)]
     ends = range(first + n, len(task.train) + 1, n)
     return learning, [task.train[np.arange(end - n, end)] for end in ends][: options.mini_batches]
 
 
-# ---- as ED-Batch's program has the vertices
+# ---- at the granularity of ED-Batch's program
 
 
 def whole_runs(learner: Learner, policies: Iterable[str]) -> dict[str, Run]:
-    """What there is of each policy at this granularity, by name."""
+    """Return the runs of each policy at this granularity, by name."""
     known = encodings()
     runs: dict[str, Run] = {}
     for policy in policies:
@@ -83,7 +84,7 @@ def whole_runs(learner: Learner, policies: Iterable[str]) -> dict[str, Run]:
 
 
 def run_program(name: str, learning: Any, batches: Sequence[Any], options: argparse.Namespace) -> None:
-    """The lines of a workload at the granularity of ED-Batch's program."""
+    """Print the lines of a workload at the granularity of ED-Batch's program."""
     network = NETWORKS[name]
     learner = Learner(typed(network(learning)), LearningSettings(trials=options.trials))
     graphs = [typed(network(batch)) for batch in batches]
@@ -110,7 +111,7 @@ def run_program(name: str, learning: Any, batches: Sequence[Any], options: argpa
 
 
 def of_machines(machines: Sequence[Learned | LearnedRecurrence]) -> dict[str, Any]:
-    """States, batches and lower bounds, summed over some automata."""
+    """Sum states, batches and lower bounds over some automata."""
     return {
         "states": sum(len(learned.automaton.states) for learned in machines),
         "learned": {
@@ -120,11 +121,11 @@ def of_machines(machines: Sequence[Learned | LearnedRecurrence]) -> dict[str, An
     }
 
 
-# ---- as vpps has them
+# ---- at vpps's granularity
 
 
 def run_cells(name: str, task: Any, learning: Any, batches: Sequence[Any], options: argparse.Namespace) -> None:
-    """The lines of a workload at vpps's own granularity."""
+    """Print the lines of a workload at vpps's own granularity."""
     first, _ = recorded(task, learning)
     with vpps.Handle(task.model, vpps.SGD(lr=0.01), target="cpu", vps=options.threads) as handle:
         distribution = handle._configurator.prepare(first).distribution
@@ -148,29 +149,29 @@ def run_cells(name: str, task: Any, learning: Any, batches: Sequence[Any], optio
         )  # fmt: skip
 
 
-def launched(plan: Plan) -> Launched:
-    """Batches and stages of a plan whose cells are whole."""
+def launched(plan: Plan) -> BatchCounts:
+    """Count batches and stages of a plan with unsplit cells."""
     stages = [np.unique(block.step_stage) for block in plan.blocks]
-    return Launched(sum(map(len, stages)), len(np.unique(np.concatenate(stages))))
+    return BatchCounts(sum(map(len, stages)), len(np.unique(np.concatenate(stages))))
 
 
 def recorded(task: Any, batch: Any) -> tuple[vpps.Graph, vpps.Expression]:
-    """The graph of a mini-batch with its loss."""
+    """Record a mini-batch with its loss."""
     graph = vpps.Graph()
     return graph, task.loss(graph, batch)
 
 
 def evaluated(task: Any, batch: Any) -> tuple[vpps.Graph, list[vpps.Rows]]:
-    """The graph of a mini-batch with its outputs."""
+    """Record a mini-batch with its outputs."""
     graph = vpps.Graph()
     return graph, [task.outputs(graph, batch)]
 
 
 def report(
-    name: str, granularity: str, policy: str, found: Sequence[Launched], bounds: Sequence[int], first: TypedGraph,
+    name: str, granularity: str, policy: str, found: Sequence[BatchCounts], bounds: Sequence[int], first: TypedGraph,
     options: argparse.Namespace, **extra: Any,
 ) -> None:  # fmt: skip
-    """Print a line."""
+    """Print one result line."""
     batches = [launched.batches for launched in found]
     harness.report(
         BENCH, f"task={name} granularity={granularity} policy={policy} batch={options.batch}", batches, "batches",
@@ -181,13 +182,13 @@ def report(
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = harness.parser(__doc__, data=None, synthetic=False, workload=None, policy=None, hidden=HIDDEN, threads=2)
     parser.add_argument("--granularity", choices=GRANULARITIES, help="default: both")
     parser.add_argument("--batch", type=int, default=64, help="examples in a mini-batch")
-    parser.add_argument("--mini-batches", type=int, default=8, metavar="N", help="that are measured, at most")
-    parser.add_argument("--learn-on", type=int, default=32, metavar="N", help="examples that machines learn from")
-    parser.add_argument("--trials", type=int, default=LearningSettings().trials, help="of learning, at most")
+    parser.add_argument("--mini-batches", type=int, default=8, metavar="N", help="most mini-batches to measure")
+    parser.add_argument("--learn-on", type=int, default=32, metavar="N", help="examples to learn machines from")
+    parser.add_argument("--trials", type=int, default=LearningSettings().trials, help="most trials of learning")
     options = parser.parse_args(arguments)
     options.workloads = harness.choose(options.workload, list(NETWORKS), "workloads")
     options.policies = harness.choose(options.policy, list(POLICIES), "policies")
@@ -196,7 +197,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Every workload."""
+    """Measure every requested workload."""
     options = parse_options()
     for name in options.workloads:
         limit = options.learn_on + options.batch * options.mini_batches

@@ -1,4 +1,4 @@
-"""Figures of the lines of batching.py and policies.py: ED-Batch's figures 7 and 9."""
+"""Plots the lines of batching.py and policies.py: ED-Batch's figures 7 and 9."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ COLOURS = {
     "fsm-base-phase": "#F2CFE2",
     "fsm-max-phase": "#CC79A7",
     "fsm-sort-phase": "#882255",
-    "auto": "#000000",  # in files of November 2026: chose by a model of costs
+    "auto": "#000000",  # in files of November 2026: policy chosen by a cost model
 }
 OF_PARTS = dict(zip(PARTS, ("#E69F00", "#D55E00", "#56B4E9"), strict=True))
-ROW = 4  # panels
+ROW = 4  # panels per row
 
 
 def _panels(axes: Any, n: int) -> list[Any]:
-    """Axes for n panels, row by row."""
+    """Return axes for n panels, row by row."""
     rows = -(-n // ROW)
     axes.figure.set_size_inches(11, 0.8 + 2.0 * rows)
     axes.set_axis_off()
@@ -46,14 +46,14 @@ def _panels(axes: Any, n: int) -> list[Any]:
 
 
 def _place(policy: str) -> tuple[int, bool]:
-    """In which order policies are drawn."""
+    """Return the drawing order of a policy, and True if it applies within components."""
     kind = policy.removesuffix(WITHIN)
     return list(COLOURS).index(kind), kind != policy
 
 
 def batches(axes: Any, lines: Sequence[Line]) -> None:
-    """A panel per workload and granularity, a bar per policy: batches over the lower bound; crosses: what ED-Batch's
-    program launches, over its own bound. Policies of components alone are hatched."""
+    """Draw a panel per workload and granularity, with a bar per policy: batches over the lower bound. Crosses: batches
+    of ED-Batch's program over its own bound. Policies within components are hatched."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -87,7 +87,7 @@ def batches(axes: Any, lines: Sequence[Line]) -> None:
 
 
 def split(axes: Any, lines: Sequence[Line]) -> None:
-    """A panel per workload and mode, a bar per policy: milliseconds of a mini-batch by what they are for."""
+    """Draw a panel per workload and mode, with a bar per policy: milliseconds of a mini-batch, by purpose."""
     from matplotlib.patches import Patch
 
     panels = list(dict.fromkeys((setting(line, "mode"), setting(line, "task")) for line in lines))

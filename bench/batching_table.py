@@ -2,10 +2,10 @@
 
     python bench/batching_table.py bench/results/cpu/DATE-batching.jsonl
 
-Per granularity a row per workload and a column per policy: batches, and times the lower bound. At that of ED-Batch's
-program a second table compares with what that launches; both over their own bounds, as the mini-batches differ. At
-vpps's own granularity stages and barriers follow, which a persistent kernel pays for. Last, what learning machines
-takes, beside ED-Batch's program on this kind of machine and its paper.
+Each granularity has a row per workload and a column per policy: batches, and their ratio to the lower bound. At the
+granularity of ED-Batch's program, a second table compares with that program's batches. Both are over their own bounds,
+as the mini-batches differ. At vpps's own granularity, stages and barriers follow: their cost in a persistent kernel.
+The last table gives the cost of learning, beside ED-Batch's program (on this kind of machine) and its paper.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ WITHIN = "-within"
 
 
 def granularities_of(lines: Iterable[Line]) -> list[str]:
-    """Those that there are."""
+    """Return the granularities that occur in the lines."""
     return list(dict.fromkeys(setting(line, "granularity") for line in lines))
 
 
 def tasks_of(lines: Iterable[Line], granularity: str) -> list[str]:
-    """Those that were measured at a granularity."""
+    """Return the tasks measured at a granularity."""
     return list(dict.fromkeys(setting(line, "task") for line in lines if setting(line, "granularity") == granularity))
 
 
 def policies_of(lines: Iterable[Line], granularity: str, task: str) -> dict[str, Line]:
-    """Lines of a workload by policy."""
+    """Return the lines of a workload by policy."""
     wanted = granularity, task
     return {
         setting(line, "policy"): line
@@ -43,10 +43,10 @@ def policies_of(lines: Iterable[Line], granularity: str, task: str) -> dict[str,
 def table(
     lines: Sequence[Line], granularity: str, cell: Callable[[Line], str], first: Callable[[Line], str] | None = None
 ) -> str:
-    """A row per workload, a column per policy.
+    """Return a table with a row per workload and a column per policy.
 
     Args:
-        first: of any line of the workload, what stands before the policies.
+        first: makes the first column, from any line of the workload.
     """
     tasks = tasks_of(lines, granularity)
     rows = {task: policies_of(lines, granularity, task) for task in tasks}
@@ -59,28 +59,28 @@ def table(
 
 
 def batches(line: Line) -> str:
-    """Batches, and times the bound."""
+    """Format batches and their ratio to the bound."""
     return f"{line['value']:.0f} · {line['over_bound']:.2f}"
 
 
 def bound(line: Line) -> str:
-    """The lower bound of batches."""
+    """Format the lower bound of batches."""
     return f"{line['bound']:.0f}"
 
 
 def beside_program(line: Line) -> str:
-    """Times the bound, here and there."""
+    """Format the ratios to the bound: vpps's policy, then ED-Batch's program."""
     program = line.get("edbatch")
     return "" if program is None else f"{line['over_bound']:.2f} · {program['batches'] / program['bound']:.2f}"
 
 
 def barriers(line: Line) -> str:
-    """Stages; barriers of a training step, of inference."""
+    """Format stages, then barriers of a training step and of inference."""
     return f"{line['stages']:.0f} · {line['barriers']:.0f} · {line['barriers_infer']:.0f}"
 
 
 def learning(lines: Iterable[Line]) -> str:
-    """A row per line of a machine for the whole graph."""
+    """Return a table with a row per machine for the whole graph."""
     shown = [["", "encoding", "ms", "its program", "its paper", "trials", "states", "batches"]]
     for line in lines:
         theirs = line.get("edbatch_learning", {})
@@ -95,7 +95,7 @@ def learning(lines: Iterable[Line]) -> str:
 
 
 def tables(lines: Sequence[Line]) -> str:
-    """All of them."""
+    """Return all tables as Markdown."""
     parts: list[str] = []
     learned = [line for line in lines if "seconds" in line and WITHIN not in line["case"]]
     for granularity in granularities_of(lines):
@@ -122,7 +122,7 @@ def tables(lines: Sequence[Line]) -> str:
 
 
 def main() -> None:
-    """Print the tables."""
+    """Print all the tables."""
     options = harness.parser(__doc__, "lines").parse_args()
     lines = read([options.lines], (BENCH,))
     if not lines:

@@ -1,8 +1,8 @@
-"""Batching policies on a typed graph: on the whole of it, as published, or on each component of its types alone.
+"""Batching policies on a typed graph: applied to the whole graph, as published, or to each component of its types.
 
-Components are types that lead to each other (vpps/planner/native/execution.h says why nothing is lost by taking them
-one after the other). Of what a policy makes of a graph only numbers are of interest here: how many batches it launches,
-how many stages a persistent kernel needs for them, and how many states its machine did not know.
+Components are types that lead to each other (vpps/planner/native/execution.h says why running them one after the other
+loses nothing). This module reports only numbers: batches launched, stages that a persistent kernel needs for them, and
+states that the machine did not know.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ from vpps.record.levels import find_levels
 from vpps.record.topology import strongly_connected
 
 PHASES = 8
-"""Of the encodings that have a phase: eighths of the vertices."""
+"""For encodings with a phase: eighths of the vertices."""
 
 
-class Launched(NamedTuple):
-    """What a policy makes of a graph.
+class BatchCounts(NamedTuple):
+    """The counts of a policy on a graph.
 
     Attributes:
-        batches: as they were chosen.
-        stages: that a persistent kernel needs for them; a barrier ends each.
-        unseen: how many choices had to be made without the machine.
+        batches: number of batches chosen.
+        stages: number of stages of a persistent kernel; a barrier ends each.
+        unseen: number of choices made without the machine.
     """
 
     batches: int
     stages: int
     unseen: int = 0
 
-    def __add__(self, other: tuple[object, ...]) -> Launched:  # of a tuple it would append
-        """One after the other."""
-        assert isinstance(other, Launched)
-        return Launched(self.batches + other.batches, self.stages + other.stages, self.unseen + other.unseen)
+    def __add__(self, other: tuple[object, ...]) -> BatchCounts:  # the sum of tuples would concatenate them
+        """Add the counts of two graphs that run one after the other."""
+        assert isinstance(other, BatchCounts)
+        return BatchCounts(self.batches + other.batches, self.stages + other.stages, self.unseen + other.unseen)
 
 
-Run = Callable[[TypedGraph], Launched]
+Run = Callable[[TypedGraph], BatchCounts]
 
 
 def typed(vertices: Vertices) -> TypedGraph:
-    """A graph as policies see it."""
+    """Return a graph in the form that policies read."""
     levels = find_levels(len(vertices.type_of), vertices.readers, vertices.producers)
     return TypedGraph(vertices.type_of, levels, vertices.producers, vertices.readers, len(vertices.types))
 
 
 def by(policy: str, machine: Automaton | None = None) -> Run:
-    """One of vpps's policies; the machine is that of "fsm"."""
+    """Return one of vpps's policies; "fsm" needs a machine."""
 
-    def run(graph: TypedGraph) -> Launched:
+    def run(graph: TypedGraph) -> BatchCounts:
         found = batches(graph, policy, machine)
-        return Launched(len(found.sequence), found.n_stages, found.unseen)
+        return BatchCounts(len(found.sequence), found.n_stages, found.unseen)
 
     return run
 
 
 def by_machine(learned: Learned) -> Run:
-    """As a learned machine says."""
+    """Return the policy of a learned machine."""
     return by("fsm", learned.automaton)
 
 
@@ -70,12 +70,12 @@ by_depth = by("depth")
 
 
 class Part(NamedTuple):
-    """A component.
+    """A component of the types.
 
     Attributes:
-        types: of the whole graph, rising.
-        graph: of the component alone; its types are numbered like them.
-        recurrent: whether it reads itself.
+        types: its types in the whole graph, ascending.
+        graph: the component's own graph; its types are numbered in the order of `types`.
+        recurrent: True if the component reads itself.
         rank: longest path of components that lead to it.
     """
 
@@ -86,7 +86,7 @@ class Part(NamedTuple):
 
 
 def reads_of(graph: TypedGraph) -> list[set[int]]:
-    """Of each type, the types that it reads."""
+    """Return the types that each type reads."""
     reads: list[set[int]] = [set() for _ in range(graph.n_types)]
     ends = np.stack([graph.type_of[graph.readers], graph.type_of[graph.producers]])
     for reader, producer in np.unique(ends, axis=1).T.tolist():
@@ -95,10 +95,10 @@ def reads_of(graph: TypedGraph) -> list[set[int]]:
 
 
 def parts_of(graph: TypedGraph, reads: Sequence[set[int]] | None = None) -> Iterator[Part]:
-    """The components of a graph, in an order in which they can run.
+    """Yield the components of a graph in topological order.
 
     Args:
-        reads: what each type reads, in this graph and others; default: in this one.
+        reads: the types that each type reads, in this graph and others; default: in this one.
     """
     reads = reads_of(graph) if reads is None else reads
     component = strongly_connected(list(reads))
@@ -111,7 +111,7 @@ def parts_of(graph: TypedGraph, reads: Sequence[set[int]] | None = None) -> Iter
 
 
 def restricted(graph: TypedGraph, types: Sequence[int]) -> TypedGraph:
-    """The vertices of some types, and what they read of each other."""
+    """Return the subgraph of some types: their vertices, and the edges among them."""
     number = np.full(graph.n_types, -1)
     number[list(types)] = np.arange(len(types))
     inside = number[graph.type_of] >= 0
@@ -123,18 +123,18 @@ def restricted(graph: TypedGraph, types: Sequence[int]) -> TypedGraph:
 
 
 def within(choose: Callable[[Part], Run], also: TypedGraph | None = None) -> Run:
-    """Components of several types that lead to each other by a policy of their own, all others level by level, which
-    takes as few batches as possible; components of one rank share stages.
+    """Return a policy that runs each component of several types by a policy of its own. All other components run level
+    by level, which takes the fewest batches possible. Components of one rank share stages.
 
     Args:
-        also: another graph of these types: what leads to each other there is of one component here, too.
+        also: another graph of these types; types that form one component there form one here, too.
     """
 
-    def run(graph: TypedGraph) -> Launched:
+    def run(graph: TypedGraph) -> BatchCounts:
         reads = reads_of(graph)
         if also is not None:
             reads = [own | other for own, other in zip(reads, reads_of(also), strict=True)]
-        total = Launched(0, 0)
+        total = BatchCounts(0, 0)
         stages: dict[int, int] = {}
         for part in parts_of(graph, reads):
             if part.graph.n:
@@ -147,21 +147,21 @@ def within(choose: Callable[[Part], Run], also: TypedGraph | None = None) -> Run
 
 
 AS_IS: dict[str, Run] = {"depth": by_depth, "agenda": by("agenda"), "sinks-last": within(lambda part: by_depth)}
-"""Policies that there are in one form."""
+"""Policies with one form only."""
 
 PER_COMPONENT: dict[str, Run] = {"sufficient": by("sufficient"), "critical": by("critical")}
-"""Those that may be applied to the whole graph or within components."""
+"""Policies that apply to the whole graph or within components."""
 
 
 class Learner:
     """Machines of whole graphs and of components, learned from one graph.
 
     Args:
-        graph: to learn from.
-        settings: of learning, but for the encoding.
+        graph: the graph to learn from.
+        settings: settings of learning, without the encoding.
 
     Attributes:
-        learned: by encoding and types; () for the whole graph.
+        learned: machines by encoding and types; () stands for the whole graph.
     """
 
     def __init__(self, graph: TypedGraph, settings: LearningSettings | None = None) -> None:
@@ -170,7 +170,7 @@ class Learner:
         self.learned: dict[tuple[Encoding, tuple[int, ...]], Learned] = {}
 
     def find(self, encoding: Encoding, types: tuple[int, ...] = ()) -> Learned:
-        """The machine of a component, or of the whole graph."""
+        """Return the machine of a component, or of the whole graph."""
         key = encoding, types
         if key not in self.learned:
             graph = restricted(self._graph, types) if types else self._graph
@@ -178,16 +178,16 @@ class Learner:
         return self.learned[key]
 
     def whole(self, encoding: Encoding) -> Run:
-        """A machine for the whole graph."""
+        """Return a policy by a machine for the whole graph."""
         return lambda graph: by_machine(self.find(encoding))(graph)
 
     def parts(self, encoding: Encoding) -> Run:
-        """A machine for each component."""
+        """Return a policy by a machine for each component."""
         return within(lambda part: by_machine(self.find(encoding, part.types)), self._graph)
 
 
 def encodings() -> dict[str, Encoding]:
-    """By the name of the policy: `fsm-sort` and so on; `fsm-sort-phase`, of ED-Batch's encodings."""
+    """Return encodings by policy name: `fsm-sort` and so on; `fsm-sort-phase` for ED-Batch's encodings."""
     plain = {f"fsm-{kind}": Encoding(kind) for kind in ENCODINGS}
     published = {f"fsm-{kind}-phase": Encoding(kind, PHASES) for kind in ("base", "max", "sort")}
     return plain | published

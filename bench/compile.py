@@ -1,17 +1,17 @@
-"""Seconds until a model's kernel is there: compiled, and from the cache, for the six programs of the VPPS paper.
+"""Measures the seconds to get a model's kernel, compiled and from the cache, for the six programs of the VPPS paper.
 
     python bench/compile.py [--arch sm_90] [--programs TD-LSTM,Tree-LSTM] [--rounds 3] >> compile.jsonl
 
-They are those of vpps.zoo in the paper's sizes (workload_tasks.py), over one synthetic example: a kernel depends on
-cells and sizes alone.
+The programs are those of vpps.zoo in the paper's sizes (workload_tasks.py), over one synthetic example: a kernel
+depends only on cells and sizes.
 
-Every round of a program is a new process whose cache holds the planner alone. `value` is what the first
-`vpps.specialize` of the process takes: planning, rendering, NVRTC's loading and compiling, and again wherever the
-compiler spilled (`stepped_down` times). `cpu` is the processor time of that, which tells a busy machine from a slow
-compiler. `cached` is the same call once more, `cached_cubin` what of that is the look into the cache.
+Every round of a program is a new process whose cache holds only the planner. `value` is the time of the first
+`vpps.specialize` of the process: planning, rendering, loading NVRTC, compiling, and compiling again after each spill
+(`stepped_down` times). `cpu` is the processor time of that, which tells a busy machine from a slow compiler. `cached`
+is the time of a second call; `cached_cubin` is the part of it spent looking into the cache.
 
 The peer is table II of the paper: program compilation (NVRTC of CUDA 9.1, to PTX) and module load (PTX to binary) on a
-Xeon E5-1650 v2 for a Titan V: another processor, another GPU. To load a cubin takes a GPU (results/README.md).
+Xeon E5-1650 v2 for a Titan V: another processor, another GPU. Loading a cubin takes a GPU (results/README.md).
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ PROGRAMS = {  # of vpps.zoo
 
 
 def example_of(program: str) -> tuple[vpps.Model, tuple[vpps.Graph, vpps.Expression]]:
-    """The model of a program, and a small graph of it."""
-    task = make_task(PROGRAMS[program], None, None, None, limit=300)  # some words are frequent, some are not
+    """Return the model of a program, and a small graph of it."""
+    task = make_task(PROGRAMS[program], None, None, None, limit=300)  # some words are frequent, some rare
     graph = vpps.Graph()
     return task.model, (graph, task.loss(graph, task.train[:4]))
 
 
 def once(program: str, arch: str) -> dict[str, float]:
-    """Seconds and sizes of one program, with the cache as it is; first in a new process with an empty one."""
+    """Return seconds and sizes of one program, first measured in a new process with an empty cache."""
     from vpps.kernel.nvrtc import compile_cubin
 
     model, example = example_of(program)
@@ -80,7 +80,7 @@ def once(program: str, arch: str) -> dict[str, float]:
 
 
 def in_new_process(program: str, arch: str) -> dict[str, float]:
-    """As `once`, with an empty cache."""
+    """Run `once` in a new process with an empty cache."""
     with tempfile.TemporaryDirectory() as cache:
         command = [sys.executable, __file__, "--once", program, "--arch", arch]
         environment = os.environ | {"VPPS_CACHE_DIR": cache}
@@ -90,9 +90,9 @@ def in_new_process(program: str, arch: str) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
+    """Measure and print lines."""
     parser = harness.parser(__doc__, rounds=3)
-    parser.add_argument("--arch", default="sm_90", help="to compile for (default: sm_90, planned for an H200)")
+    parser.add_argument("--arch", default="sm_90", help="target GPU (default: sm_90, planned for an H200)")
     parser.add_argument("--programs", type=harness.words, default=list(PAPER), metavar="A,B")
     parser.add_argument("--once", choices=PAPER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

@@ -1,11 +1,11 @@
-"""The cost of constants that change at every step: processor time of a training step, beside one whose constants stay.
+"""Measures the cost of constants that change at every step: processor time of a training step, beside fixed constants.
 
     python bench/constants.py --steps 100000 >> bench/results/cpu/DATE-constants.jsonl
 
-Each step trains a chain of `--calls` calls of clamp, leaky_relu and dropout, whose bounds, slope and rate change: as
-bare ops (`ops`), in a cell that is defined anew for each step (`closure`), or as keyword arguments of one cell
-(`keyword`). Both sides take turns, a hundredth of the steps at a time; `grown` is by how many megabytes the process has
-grown since the first turn.
+Each step trains a chain of `--calls` calls of clamp, leaky_relu and dropout, whose bounds, slope and rate change. The
+calls are bare ops (`ops`), are in a cell that is defined anew for each step (`closure`), or are keyword arguments of
+one cell (`keyword`). Both sides take turns, a hundredth of the steps at a time. `grown` is the growth of the process
+since the first turn, in megabytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMS = ("ops", "closure", "keyword")
 
 
 class Side:
-    """A model that is trained with constants that change, or stay."""
+    """A model trained with constants that change or stay fixed."""
 
     def __init__(self, form: str, hidden: int, calls: int, changing: bool) -> None:
         model = vpps.Model(seed=1)
@@ -39,7 +39,7 @@ class Side:
         self.handle = vpps.Handle(model, vpps.SGD(lr=1e-3), target="cpu", vps=1)
 
     def run(self, steps: int) -> float:
-        """Microseconds of processor time that a step takes."""
+        """Return the microseconds of processor time per step."""
         start = time.process_time()
         for _ in range(steps):
             t = 1 - 1e-6 * (1 + next(self.numbers) * self.changing)

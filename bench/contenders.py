@@ -1,8 +1,8 @@
-"""The programs that workloads.py compares, each in a process of its own that does what it is told over a pipe.
+"""The programs that workloads.py compares. Each runs in a process of its own and takes requests over a pipe.
 
-A process of its own, because MKL's code path and DyNet's pools are settings of a process, and because memory can be
-measured so. Only one works at a time: the others wait in a read. Requests and answers are a JSON object per line:
-{"do": METHOD, ...arguments} -> {"result": ...} or {"error": text}.
+They need their own processes because MKL's code path and DyNet's pools are settings of a process, and to measure
+memory. Only one works at a time: the others wait in a read. Requests and answers are a JSON object per line: {"do":
+METHOD, ...arguments} -> {"result": ...} or {"error": text}.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from workload_tasks import make_task, sizes_of
 
 import vpps
 
-SAMPLE = 4096  # numbers of an output that are compared
-MEASUREMENTS = 5  # of a product
+SAMPLE = 4096  # number of output values compared
+MEASUREMENTS = 5  # measurements of a product
 
 
 @dataclass(frozen=True)
 class Form:
-    """Which program to be.
+    """The program that a contender runs.
 
     Attributes:
-        name: of `workers.FORMS`.
-        infers: outputs only; else training by SGD.
+        name: one of `workers.FORMS`.
+        infers: True to compute outputs only; False to train by SGD.
         batch_size: examples per mini-batch.
     """
 
@@ -49,38 +49,38 @@ class Form:
 
 
 class Contender(ABC):
-    """A program that trains or evaluates a task; starts from the initial weights."""
+    """A program that trains or evaluates a task, starting from the initial weights."""
 
     def __init__(self, task: Any, form: Form) -> None:
         self.task, self.form = task, form
 
     @abstractmethod
     def step(self, batch: Any) -> None:
-        """Train on a mini-batch that was prepared; may return before it is done."""
+        """Train on a prepared mini-batch; may return before it is done."""
 
     @abstractmethod
     def last_loss(self) -> float:
-        """Of the latest step; waits for it."""
+        """Return the loss of the latest step; waits for it."""
 
     @abstractmethod
     def infer(self, batch: Any) -> Any:
-        """The outputs of a mini-batch, complete."""
+        """Return the complete outputs of a mini-batch."""
 
     @staticmethod
     @abstractmethod
     def product(rows: int, columns: int, n: int) -> float:
-        """GFLOP/s of a matrix times n vectors, as such programs compute it; the best of a few measurements."""
+        """Return GFLOP/s of a matrix times n vectors, computed as such programs do; the best of a few measurements."""
 
     def prepare(self, indices: Any) -> Any:
-        """Indices of examples as `step` takes them: what a data loader would do, outside the timing."""
+        """Convert indices of examples to the argument of `step`: a data loader's work, outside the timing."""
         return indices
 
     def close(self) -> None:  # noqa: B027  most have nothing to do
-        """Give back what is not memory of Python's."""
+        """Free memory that is not Python's."""
 
 
 class Vpps(Contender):
-    """vpps as a user has it."""
+    """vpps as a user runs it."""
 
     def __init__(self, task: Any, form: Form) -> None:
         super().__init__(task, form)
@@ -154,7 +154,7 @@ class Torch(Contender):
 
 
 class Dynet(Contender):
-    """DyNet, which batches by itself."""
+    """DyNet with its automatic batching."""
 
     def __init__(self, task: Any, form: Form) -> None:
         super().__init__(task, form)
@@ -189,10 +189,10 @@ class Dynet(Contender):
 
         def measure() -> float:
             dynet.renew_cg(autobatching=False)
-            (W * X).forward()  # copies W and X, as once in every graph
+            (W * X).forward()  # copies W and X, as in every graph
             products = [W * X for _ in range(repeats)]
             start = time.perf_counter()
-            products[-1].forward()  # and all before it
+            products[-1].forward()  # also runs all earlier products
             return flops * repeats / (time.perf_counter() - start) / 1e9
 
         return max(measure() for _ in range(MEASUREMENTS))
@@ -202,18 +202,18 @@ KINDS: dict[str, type[Contender]] = {"vpps": Vpps, "torch": Torch, "dynet": Dyne
 
 
 class MissingProgramError(Exception):
-    """A task has no program of this kind."""
+    """Raised if a task has no program of this kind."""
 
 
 def _program(programs: Mapping[str, Any], task: Any, folder: str) -> Any:
-    """The class of a task's program."""
+    """Return the class of a task's program."""
     if task.name not in programs:
         raise MissingProgramError(f"bench/peers/{folder} has no program for {task.name}")
     return programs[task.name]
 
 
 class Server:
-    """What can be asked of a contender's process: every method but `serve`."""
+    """The requests that a contender's process answers: every method but `serve`."""
 
     task: Any
 
@@ -225,7 +225,7 @@ class Server:
         self, kind: str, task: str, data: str | None, hidden: int | None, embedding: int | None, limit: int,
         keep_memory: bool, dynet_megabytes: int,
     ) -> dict[str, Any]:  # fmt: skip
-        """Read the data, make the weights. Returns sizes of both."""
+        """Read the data and make the weights. Returns sizes of both."""
         if keep_memory:
             harness.keep_freed_memory()
         self.kind = KINDS[kind]
@@ -251,7 +251,7 @@ class Server:
             batches: indices of examples.
 
         Returns:
-            How many examples and vertices each batch has.
+            The numbers of examples and vertices of each batch.
         """
         made = Form(**form)
         if former := self.contenders.pop(made.name, None):
@@ -265,7 +265,7 @@ class Server:
         return [(len(b), int(getattr(b, "n_vertices", 0)) or self.task.units(b)) for b in given]
 
     def check(self, name: str, n: int) -> list[list[float]]:
-        """What must be equal for all: losses, each after an update, or outputs (at most SAMPLE numbers of each)."""
+        """Return values that must be equal for all: losses (each after an update), or outputs (at most SAMPLE each)."""
         contender, results = self.contenders[name], []
         for batch in self._first(name, n):
             if contender.form.infers:
@@ -277,7 +277,7 @@ class Server:
         return results
 
     def run(self, name: str, n: int) -> float:
-        """Seconds for n mini-batches."""
+        """Return the seconds for n mini-batches."""
         contender, batches = self.contenders[name], self._first(name, n)
         act = contender.infer if contender.form.infers else contender.step
         gc.collect()
@@ -289,39 +289,39 @@ class Server:
         return time.perf_counter() - start
 
     def _first(self, name: str, n: int) -> list[Any]:
-        """n mini-batches, over again where there are fewer."""
+        """Return n mini-batches, repeating them if there are fewer."""
         batches = self.batches[name]
         return [batches[k % len(batches)] for k in range(n)]
 
     def product(self, rows: int, columns: int, n: int) -> float:
-        """GFLOP/s of a matrix times n vectors."""
+        """Return GFLOP/s of a matrix times n vectors."""
         return self.kind.product(rows, columns, n)
 
     def version(self) -> str | None:
-        """Which build this is, where versions of packages do not say it."""
+        """Return the build's version, if package versions do not tell it."""
         return getattr(sys.modules.get("dynet"), "__gitversion__", None)
 
     def forget_peak(self) -> float:
-        """MB resident now, from which a new peak is counted."""
+        """Return MB resident now, and count a new peak from there."""
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # man 5 proc: resets the peak
         return _status("VmRSS")
 
     def peak(self) -> float:
-        """MB resident at most since `forget_peak`."""
+        """Return the most MB resident since `forget_peak`."""
         return _status("VmHWM")
 
     def serve(self) -> None:
         """Answer until the pipe is closed."""
         answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        os.dup2(2, 1)  # what libraries print is not an answer
+        os.dup2(2, 1)  # so that output of libraries is not taken for an answer
         for line in sys.stdin:
             request = json.loads(line)
             method = getattr(self, request.pop("do"))
             try:
                 answer = {"result": method(**request)}
-            except Exception as error:  # whoever asked is told, and goes on without this contender
+            except Exception as error:  # the requester gets the error and continues without this contender
                 if not isinstance(error, MissingProgramError):
                     traceback.print_exc()
                 answer = {"error": f"{type(error).__name__}: {error}"}
@@ -329,7 +329,7 @@ class Server:
 
 
 def _status(name: str) -> float:
-    """A line of /proc/self/status, in MB of 10^6 bytes."""
+    """Return a line of /proc/self/status in MB of 10^6 bytes."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024 / 1e6
 

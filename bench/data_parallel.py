@@ -1,19 +1,19 @@
-"""Data-parallel training: ranks on the cores at hand beside one process, and between hosts that are not there.
+"""Data-parallel training: ranks on the available cores beside one process, and between simulated hosts.
 
     python bench/data_parallel.py [--ranks 2 --vps 1] > bench/results/cpu/DATE-data_parallel.jsonl
     python bench/data_parallel.py --links 1,10,25 --delay 50 [--torch PYTHON] >> ...   (root; Linux)
     python bench/data_parallel.py --predict FILE.jsonl
 
 The model is the binary Tree-LSTM of treelstm.py, recorded in bulk. Ranks of some virtual processors each share a
-mini-batch; the peer is one process with as many virtual processors in all. A round is a start of each. `parts` takes a
-step of the ranks apart (data_parallel_rank.py): seconds, means over ranks; `exchange` is the share of what a process
-alone would not do; `sent` are bytes of a rank and step.
+mini-batch. The peer is one process with as many virtual processors in all. Each round starts both once. `parts` lists
+the parts of a rank's step (data_parallel_rank.py) in seconds, as means over ranks. `exchange` is the share of parts
+that a single process does not have. `sent` is bytes per rank and step.
 
---links: the ranks are in network namespaces of their own, joined by a pair of virtual Ethernet devices whose rate
-(Gbit/s) a token bucket limits; the peer are the same ranks on one host. Every exchange ends `--delay` microseconds
-later than it does, which is more than a link adds for the rank that comes last.
+--links: the ranks run in their own network namespaces, joined by a pair of virtual Ethernet devices. A token bucket
+limits their rate (Gbit/s). The peer is the same ranks on one host. Every exchange ends `--delay` microseconds late. For
+the rank that comes last, that is more than a link adds.
 
---predict: a model of cost, fitted to lines of --links, and what it predicts for more hosts (data_parallel_cost.py).
+--predict: fits a cost model to lines of --links and predicts more hosts (data_parallel_cost.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from treelstm import TOLERANCE
 BENCH = "data_parallel"
 RANK = Path(__file__).with_name("data_parallel_rank.py")
 PARTS_ALONE = ("host", "kernel")
-"""Parts of a step that a process alone has too."""
+"""Parts of a step that a single process has too."""
 
 
 class Case(NamedTuple):
@@ -52,18 +52,18 @@ class Case(NamedTuple):
 
 
 MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
-"""MPICH's, of the package that this Python has."""
+"""MPICH's, from this Python's package."""
 
 CASES = (Case(256, 256, 64), Case(256, 256, 16), Case(64, 64, 64), Case(64, 1024, 64))
-"""Large, small batch, small model, and one that is mostly its table."""
+"""A large batch, a small batch, a small model, and a model that is mostly its table."""
 
 
 Command = Sequence[str]
-Found = dict[str, Any]
+Result = dict[str, Any]
 
 
-def measured(commands: Sequence[Command], environments: Sequence[Mapping[str, str]] = ({},)) -> Found:
-    """What rank 0 prints, of one process or several that make a world."""
+def measured(commands: Sequence[Command], environments: Sequence[Mapping[str, str]] = ({},)) -> Result:
+    """Return the result that rank 0 prints, of one process or of several that make a world."""
     started = [
         subprocess.Popen(command, env=os.environ | environment, stdout=subprocess.PIPE, text=True)
         for command, environment in zip(commands, environments, strict=True)
@@ -72,12 +72,12 @@ def measured(commands: Sequence[Command], environments: Sequence[Mapping[str, st
     if any(process.returncode for process in started):
         sys.exit(f"ended with status {[process.returncode for process in started]}: {' '.join(commands[0])}")
     (line,) = "".join(printed).splitlines()
-    found: Found = json.loads(line)
+    found: Result = json.loads(line)
     return found
 
 
 def rank_command(case: Case, options: argparse.Namespace, vps: int, python: str = sys.executable) -> list[str]:
-    """A process of one case."""
+    """Return the command that runs one case in a process."""
     return [
         python, str(RANK), "--trees", str(options.trees), "--limit", str(options.limit),
         "--passes", str(options.passes), "--hidden", str(case.hidden), "--embedding", str(case.embedding),
@@ -85,22 +85,22 @@ def rank_command(case: Case, options: argparse.Namespace, vps: int, python: str 
     ]  # fmt: skip
 
 
-def ranks(case: Case, options: argparse.Namespace, *more: str) -> Found:
-    """Of a world on this machine."""
+def ranks(case: Case, options: argparse.Namespace, *more: str) -> Result:
+    """Measure a world on this machine."""
     own = rank_command(case, options, options.vps)
     return measured([[MPIEXEC, *more, "-n", str(options.ranks), *own]])
 
 
-# ---- between hosts that are not there
+# ---- between simulated hosts
 
 DEVICE = "vpps0"
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
-BURST = 20e-6, 16_000  # of the token bucket: seconds, and bytes at least; what is sent at once and not limited
+BURST = 20e-6, 16_000  # of the token bucket: seconds, and minimum bytes; the amount sent at once and not limited
 
 
 @contextmanager
 def two_hosts() -> Iterator[list[str]]:
-    """Two network namespaces that see each other and nothing else; their names."""
+    """Yield the names of two network namespaces that see only each other."""
     names = [f"vpps-bench-{os.getpid()}-{k}" for k in range(2)]
     try:
         for name in names:
@@ -117,7 +117,7 @@ def two_hosts() -> Iterator[list[str]]:
 
 
 def limit_rate(hosts: Sequence[str], gbit: float) -> None:
-    """What either of them sends from now on."""
+    """Limit the rate at which either host sends from now on."""
     seconds, least = BURST
     burst = f"{max(least, int(seconds * gbit * 1e9 / 8))}b"
     bucket = ["tbf", "rate", f"{gbit}gbit", "burst", burst, "latency", "20ms"]
@@ -129,15 +129,15 @@ def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True)
 
 
-def between(hosts: Sequence[str], transport: str, case: Case, options: argparse.Namespace) -> Found:
-    """Of a world with a rank on each host."""
+def between(hosts: Sequence[str], transport: str, case: Case, options: argparse.Namespace) -> Result:
+    """Measure a world with a rank on each host."""
     python = options.torch if transport == "gloo" else sys.executable
     own = [*rank_command(case, options, options.vps, python), "--delay", str(options.delay)]
     if transport == "gloo":
         shared = {"WORLD_SIZE": "2", "MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": DEVICE}
         commands = [["ip", "netns", "exec", name, *own] for name in hosts]
         return measured(commands, [shared | {"RANK": str(k)} for k in range(2)])
-    # MPICH takes both hosts for this machine, whose memory they share, unless told otherwise.
+    # Unless told otherwise, MPICH takes both hosts for this machine and uses its shared memory.
     over_tcp = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": DEVICE, "FI_PROVIDER": "tcp"}
     launcher = ["-launcher", "ssh", "-launcher-exec", str(Path(__file__).with_name("data_parallel_host"))]
     mpiexec = [MPIEXEC, "-hosts", ",".join(ADDRESSES), *launcher, "-n", "2", *own]
@@ -147,8 +147,8 @@ def between(hosts: Sequence[str], transport: str, case: Case, options: argparse.
 # ---- lines
 
 
-def emit(case: str, found: Sequence[Found], peer: tuple[str, Sequence[Found]], options: argparse.Namespace) -> None:
-    """A line of rounds; exits where losses differ."""
+def emit(case: str, found: Sequence[Result], peer: tuple[str, Sequence[Result]], options: argparse.Namespace) -> None:
+    """Print a line of rounds; exits if losses differ."""
     name, others = peer
     for one, other in zip(found, others, strict=True):
         if not abs(one["loss"] - other["loss"]) <= TOLERANCE * abs(other["loss"]):
@@ -168,9 +168,9 @@ def emit(case: str, found: Sequence[Found], peer: tuple[str, Sequence[Found]], o
 
 
 def scaling(case: Case, options: argparse.Namespace) -> None:
-    """Ranks beside one process."""
+    """Measure ranks beside one process."""
     together = options.ranks * options.vps
-    found: dict[str, list[Found]] = {"ranks": [], "one": []}
+    found: dict[str, list[Result]] = {"ranks": [], "one": []}
     harness.interleave(
         {
             "ranks": lambda: found["ranks"].append(ranks(case, options)),
@@ -183,14 +183,14 @@ def scaling(case: Case, options: argparse.Namespace) -> None:
 
 
 def links(case: Case, options: argparse.Namespace) -> None:
-    """Two hosts beside two ranks on one."""
+    """Measure two hosts beside two ranks on one."""
     transports = ["mpi", *(["gloo"] if options.torch else [])]
     with two_hosts() as hosts:
         for gbit in options.links:
             limit_rate(hosts, gbit)
-            found: dict[str, list[Found]] = {name: [] for name in ("here", *transports)}
+            found: dict[str, list[Result]] = {name: [] for name in ("here", *transports)}
 
-            def run(name: str, of: dict[str, list[Found]] = found) -> None:
+            def run(name: str, of: dict[str, list[Result]] = found) -> None:
                 of[name].append(ranks(case, options) if name == "here" else between(hosts, name, case, options))
 
             harness.interleave({name: partial(run, name) for name in found}, options.rounds)
@@ -201,12 +201,12 @@ def links(case: Case, options: argparse.Namespace) -> None:
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = harness.parser(__doc__, trees=None, limit=1024, passes=2, rounds=5, vps=1)
     parser.add_argument("--ranks", type=int, default=2, help="(default: 2)")
     parser.add_argument("--cases", type=harness.numbers, default=range(len(CASES)), help="0,2 (default: all)")
     parser.add_argument("--links", type=lambda text: [float(part) for part in text.split(",")], metavar="GBIT,...")
-    parser.add_argument("--delay", type=float, default=50.0, help="of a link, microseconds (default: 50)")
+    parser.add_argument("--delay", type=float, default=50.0, help="delay of a link, microseconds (default: 50)")
     parser.add_argument("--torch", metavar="PYTHON", help="an interpreter that has PyTorch: gloo beside MPICH")
     parser.add_argument("--predict", type=Path, metavar="FILE.jsonl", help="lines of this bench")
     options = parser.parse_args()
@@ -215,7 +215,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, or predict."""
+    """Run measurements, or predict."""
     options = parse_options()
     if options.predict:
         data_parallel_cost.report(options.predict)

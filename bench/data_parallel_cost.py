@@ -1,4 +1,4 @@
-"""What a step of data-parallel training costs on more hosts than there are, by a model fitted to lines of its bench.
+"""Predicts the step time of data-parallel training on many hosts, by a cost model fitted to lines of its bench.
 
     step     = alone + waiting + sending, with a rank of one virtual processor on every host and as many sentences each
                as were measured
@@ -7,10 +7,10 @@
     sending  = exchanges * (delay + (N - 1) message) + bytes * (8 / rate + copying)
     bytes    = 2 (N - 1) / N * dense + (N - 1) * rows              that a rank sends
 
-`message` and `copying`, seconds a message and a byte, are fitted to the lines between two hosts, by transport;
-`residuals` are those of the fit, relative to what was measured. Not in it: that more ranks wait longer for the slowest,
-that rows of tables which come from N ranks are added up one after the other, switches; but messages that are under way
-at once are counted one after the other.
+`message` and `copying`, seconds per message and per byte, are fitted to the lines between two hosts, by transport.
+`residuals` are the residuals of the fit, relative to the measurements. The model leaves out three costs: the longer
+wait of more ranks for the slowest, the serial addition of table rows from N ranks, and switches. But it counts
+concurrent messages one after the other.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Line(NamedTuple):
     transport: str
     rate: float  # bytes per second
     delay: float  # seconds
-    sentences: float  # a step and rank
-    dense: float  # bytes of gradients that are no table's
+    sentences: float  # per step and rank
+    dense: float  # bytes of gradients outside tables
     rows: float  # bytes of a rank's rows of tables
-    exchanges: float  # beside the one that waits
+    exchanges: float  # without the one that waits
     alone: float
     waiting: float
     sending: float
@@ -72,8 +72,8 @@ def _sending(line: Line, hosts: int, message: float, copying: float) -> float:
 
 
 def _fit(lines: Sequence[Line]) -> tuple[float, float]:
-    """Seconds of a message and of copying a byte, neither below 0; by relative errors, so that slow links do not decide
-    alone. It takes models of different sizes."""
+    """Return the seconds per message and per copied byte, neither below 0. Fits relative errors, so that slow links do
+    not decide alone. Needs models of different sizes."""
     scale = np.array([1 / line.sending for line in lines])
     columns = np.array([[line.exchanges, _sent(line, 2)] for line in lines]) * scale[:, None]
     rest = np.array([line.sending - _sending(line, 2, 0.0, 0.0) for line in lines]) * scale
@@ -88,7 +88,7 @@ def _fit(lines: Sequence[Line]) -> tuple[float, float]:
 
 
 def predict(path: Path) -> list[dict[str, Any]]:
-    """By model, transport and link: sentences per second of so many hosts, and the share of so many times one."""
+    """Predict sentences per second and the share of linear scaling, by model, transport, link and number of hosts."""
     found = []
     lines = _read(path)
     for transport in sorted({line.transport for line in lines}):
@@ -112,6 +112,6 @@ def predict(path: Path) -> list[dict[str, Any]]:
 
 
 def report(path: Path) -> None:
-    """Print them."""
+    """Print lines of predictions."""
     for line in predict(path):
         print(json.dumps(line))

@@ -1,7 +1,7 @@
-"""One process of data_parallel.py: trains as a rank of whatever launched it, or alone; rank 0 prints what it took.
+"""One process of data_parallel.py: trains as a rank of its launcher, or alone. Rank 0 prints the times.
 
-Wall time is of passes that nothing watches. Then come passes in which a stopwatch takes steps apart; each moment
-belongs to the innermost of PARTS, the rest is the host's: dividing batches, recording, planning.
+Wall time is measured in passes without a stopwatch. Then a stopwatch splits the steps of further passes. Each moment
+belongs to the innermost of PARTS; the rest is the host's: dividing batches, recording, planning.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PARTS: Sequence[tuple[Any, str, str, bool]] = (
     (gradient_sum, "sum_in_order", "adding", False),
     (DataParallel, "_apply", "updating", True),
 )
-"""Owner and name of a function, what it is called, and whether all that it calls is part of it.
+"""Owner and name of a function, the name of its part, and True if the part includes all that the function calls.
 
 kernel: forward and gradients; fetching: rows of tables out of the pool; packing: into buffers and back; waiting: until
 all ranks are there; updating: planning and running the update.
@@ -46,10 +46,10 @@ HOST = "host"
 
 
 class Stopwatch:
-    """Whose time it is, in seconds of `PARTS`.
+    """Adds up the time of each of `PARTS`.
 
     Attributes:
-        seconds: of every part since `start`.
+        seconds: seconds of every part since `start`.
     """
 
     def __init__(self) -> None:
@@ -57,19 +57,19 @@ class Stopwatch:
         self._running, self._since = [HOST], 0.0
 
     def start(self) -> None:
-        """From now on."""
+        """Start counting from zero."""
         self.seconds.clear()
         self._since = time.perf_counter()
 
     def watch(self) -> None:
-        """Replace the functions by ones that say when they are entered and left. There is one time from now on: what
-        goes on beside the program is done at once."""
+        """Replace the functions by timed ones. From now on all work is serial: work that would overlap the program is
+        done at once."""
         World.aside = _at_once  # type: ignore[method-assign, assignment]
         for owner, name, part, is_whole in PARTS:
             setattr(owner, name, self._watched(getattr(owner, name), part, is_whole))
 
     def turn(self) -> None:
-        """What has passed belongs to who was running."""
+        """Add the time since the last turn to the running part."""
         now = time.perf_counter()
         self.seconds[self._running[-1]] += now - self._since
         self._since = now
@@ -97,7 +97,7 @@ def _at_once(world: World, work: Callable[[], Any]) -> Future[Any]:
 
 
 class Line:
-    """What a transport sends, and how much later it arrives than it would."""
+    """Counts what a transport sends, and delays its arrival."""
 
     def __init__(self, transport: Transport, delay: float) -> None:
         self.bytes = self.rounds = 0
@@ -105,7 +105,7 @@ class Line:
         transport.exchange = self.exchange  # type: ignore[method-assign]
 
     def exchange(self, sends: Messages, receives: Messages, timeout: float) -> None:
-        """As the transport's. All of an exchange is under way at once, so it takes one delay, however many ranks."""
+        """Exchange as the transport does. One exchange is one delay for any number of ranks: its messages overlap."""
         self._exchange(sends, receives, timeout)
         self.bytes += sum(array.nbytes for _, array in sends)
         self.rounds += 1
@@ -115,7 +115,7 @@ class Line:
 
 
 def measure(trees: list[Tree], words: int, options: argparse.Namespace) -> dict[str, Any] | None:
-    """Train and say what it took; only rank 0 has an answer."""
+    """Train and return the measurements; None on all ranks but 0."""
     with vpps.distributed.init() as world:
         weights = initial_weights(words, options.embedding, options.hidden)
         net = VppsBulkTreeLstm(weights, options.optimizer, LEARNING_RATE[options.optimizer], options.vps, world=world)
@@ -160,10 +160,10 @@ def _names() -> list[str]:
 
 
 def main() -> None:
-    """Measure one case."""
+    """Measure a single case."""
     parser = harness.parser(__doc__, trees=..., batch_size=64, hidden=256, embedding=256, vps=1, limit=1024, passes=2)
     parser.add_argument("--optimizer", choices=list(LEARNING_RATE), default="sgd")
-    parser.add_argument("--delay", type=float, default=0.0, help="microseconds that every exchange takes longer")
+    parser.add_argument("--delay", type=float, default=0.0, help="additional microseconds of every exchange")
     options = parser.parse_args()
     harness.keep_freed_memory()
     found = measure(*read_trees(options.trees, options.limit), options)

@@ -1,7 +1,7 @@
-"""Where the benches for a GPU find their data when none is named.
+"""Default data of the GPU benches.
 
-The folder of data sets is $VPPS_DATA, or shared/data in the checkout or beside it. Where there is none, as on a machine
-to which only the checkout was copied, a synthetic treebank is written to a temporary file: figures are then of shorter
+The folder of data sets is $VPPS_DATA, or shared/data in the checkout or beside it. If there is none, as on a machine to
+which only the checkout was copied, a synthetic treebank is written to a temporary file. Figures are then of shorter
 sentences, and the lines say so under `data`.
 """
 
@@ -33,12 +33,12 @@ class Tokens(NamedTuple):
 
 
 def trees_file(asked: Path | None) -> Path:
-    """The file that was asked for, or the Stanford Sentiment Treebank, or synthetic trees."""
+    """Return the given file, or the Stanford Sentiment Treebank, or synthetic trees."""
     return asked or _find("sst/train.txt") or _write(map(str, _synthetic()))
 
 
 def sentences_file(asked: Path | None) -> Path:
-    """The same of tagged sentences: the file asked for, or WikiNER, or words of synthetic trees with their labels."""
+    """Return the given file of tagged sentences, or WikiNER, or labelled words of synthetic trees."""
     return asked or _find("wikiner/en.txt") or _write(
         " ".join(f"{token}|{label}" for token, label in zip(tree.tokens, tree.labels, strict=False))
         for tree in _synthetic()
@@ -46,7 +46,7 @@ def sentences_file(asked: Path | None) -> Path:
 
 
 def name_of(path: Path) -> str:
-    """How lines call the data: its folder and file."""
+    """Return the data's name in lines: its folder and file."""
     return SYNTHETIC if path.name.startswith(SYNTHETIC) else f"{path.parent.name}/{path.name}"
 
 
@@ -57,7 +57,7 @@ def _find(name: str) -> Path | None:
 
 
 def _synthetic() -> list[Tree]:
-    from vpps.data.synthetic import synthetic_treebank  # here: with real data a peer runs without vpps
+    from vpps.data.synthetic import synthetic_treebank  # imported here: with real data a peer runs without vpps
 
     return synthetic_treebank(2000, 1).train
 

@@ -1,11 +1,11 @@
-"""What a step of greedy decoding takes: the next word of an LSTM language model, after so many others.
+"""Measures a step of greedy decoding: the next word of an LSTM language model, after a number of others.
 
     python bench/decoding.py [--hidden 256] [--rounds 5] [--vps 1] >> decoding.jsonl
     PYTHONPATH=other/checkout python bench/decoding.py    # the same figures of another version of vpps
 
-`value` is microseconds of recording a step, `forward` and the argmax on the host, in a graph that grows by a word at a
-time; the median over ten steps that end with the one of that number (`case`). The peer records each step in a graph of
-its own, which takes up the states of the step before as arrays. `pool` is what the handle takes in bytes at the end.
+`value` is microseconds of recording a step, `forward`, and the argmax on the host, in a graph that grows by a word at a
+time. It is the median over ten steps; `case` is the number of the last one. The peer records each step in a graph of
+its own, which reads the previous step's states as arrays. `pool` is the handle's size in bytes at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import vpps
 from vpps.nn import LSTM
 
 BENCH, LENGTHS, WORDS = "decoding", (50, 200, 390), 1000
-STEPS = 10  # of which the median is taken
+STEPS = 10  # steps per median
 
 
 class Decoder:
@@ -35,12 +35,12 @@ class Decoder:
         self.handle = vpps.Handle(model, train=False, vps=vps)
 
     def next_word(self, graph: vpps.Graph, wanted: list[vpps.Expression]) -> tuple[int, list[np.ndarray]]:
-        """The most probable one, and values of what is wanted beside the scores."""
+        """Return the most probable word, and values of `wanted`."""
         scores, *others = self.handle.forward(graph, wanted)
         return int(np.argmax(scores)), others
 
     def growing(self) -> Iterator[int]:
-        """Words, from one graph."""
+        """Yield words from one graph."""
         graph, word = vpps.Graph(), 0
         h, c = graph.zeros(self.hidden), graph.zeros(self.hidden)
         while True:
@@ -49,7 +49,7 @@ class Decoder:
             yield word
 
     def apart(self) -> Iterator[int]:
-        """Words, from a graph for each."""
+        """Yield words from a graph each."""
         word, states = 0, [np.zeros(self.hidden, np.float32)] * 2
         while True:
             graph = vpps.Graph()
@@ -59,7 +59,7 @@ class Decoder:
 
 
 def seconds(words: Iterator[int], longest: int) -> tuple[list[float], list[int]]:
-    """Of each step, and the words."""
+    """Return the seconds of each step, and the words."""
     found, read = [], []
     for _ in range(longest):
         start = time.perf_counter()
@@ -69,7 +69,7 @@ def seconds(words: Iterator[int], longest: int) -> tuple[list[float], list[int]]
 
 
 def main() -> None:
-    """Prints a line for each length."""
+    """Print a line for each length."""
     parser = harness.parser(__doc__, hidden=256, rounds=5, vps=None)
     parser.add_argument("--lengths", type=harness.numbers, default=list(LENGTHS), metavar="N,N,...")
     options = parser.parse_args()

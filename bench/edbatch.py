@@ -3,11 +3,11 @@
     python bench/workloads.py --mode infer --hidden 128 --batch-sizes 64 --tasks ... > infer.jsonl     and 256
     python bench/edbatch.py infer.jsonl [--markdown]
 
-For each of its workloads: vpps and DyNet (the better strategy) here in one run, ED-Batch and vanilla DyNet there, and
-what each gains over its DyNet. `value` is vpps's examples per second and `edbatch` the figure of ED-Batch, to compare
-them one to one; `scaled` is ED-Batch's figure times (DyNet here / DyNet there), what it would reach if both DyNets
-were one program. They are not: there a program in C++, here one in Python, whose building of graphs takes longer, so
-`scaled` is fair to small models only as far as DyNet's core dominates.
+Each line compares, for one workload, vpps and DyNet (the better strategy) here in one run with ED-Batch and vanilla
+DyNet there, and gives each one's gain over its DyNet. `value` is vpps's examples per second and `edbatch` the figure of
+ED-Batch, for a direct comparison. `scaled` is ED-Batch's figure times (DyNet here / DyNet there): its speed here if
+both DyNets were one program. They are not: DyNet there is a program in C++. Here it is one in Python, which builds
+graphs more slowly. So `scaled` is fair to small models only as far as DyNet's core dominates.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TASKS = {
 
 
 def comparisons(cases: Iterable[Case]) -> Iterator[dict[str, Any]]:
-    """A line per workload and size of ED-Batch that was measured here."""
+    """Yield a line per workload and size of ED-Batch that was measured here."""
     measured = {
         (case.task, case.hidden): case for case in cases if case.mode == "infer" and case.batch == FIGURES["batch"]
     }
@@ -66,7 +66,7 @@ def _rounded(value: float) -> float:
 
 
 def table(lines: Iterable[dict[str, Any]]) -> str:
-    """A row per line."""
+    """Return a table with a row per line."""
     head = ["", "vpps", "ED-Batch there", "ratio", "DyNet here", "there", "gain here", "there"]
     columns = ("value", "edbatch", "ratio", "dynet_here", "vanilla_there", "gain_here", "gain_there")
     shown = [
@@ -77,9 +77,9 @@ def table(lines: Iterable[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Print what there is."""
+    """Print the lines or table."""
     parser = harness.parser(__doc__, "lines")
-    parser.add_argument("--markdown", action="store_true", help="a table rather than JSON lines")
+    parser.add_argument("--markdown", action="store_true", help="print a table instead of JSON lines")
     options = parser.parse_args()
     found = list(comparisons(workload_lines.cases_of(workload_lines.read(options.lines))))
     if not found:

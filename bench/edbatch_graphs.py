@@ -1,19 +1,20 @@
 """The eight networks of ED-Batch as graphs of typed vertices, at the granularity at which its program batches them.
 
-vpps has a cell and what follows it in one vertex; ED-Batch's program (the benchmark folder of its repository, beside
-section 5.1 and figures 1, 2 and 8 of the paper) makes more vertices of the same network, of more types:
+vpps puts a cell and the ops after it into one vertex. ED-Batch's program (the benchmark folder of its repository,
+beside section 5.1 and figures 1, 2 and 8 of the paper) makes more vertices of the same network, of more types:
 
     tagger            a word's embedding; an LSTM cell per direction; hidden layer, output and loss of a word in one
     NMT               an encoder and a decoder cell; the product with the output matrix; a word's loss
     trees             a leaf's cell with its embedding (MV-RNN: two embeddings); an inner cell, or two types of them;
                       a node's product with the output matrix; its loss
-    lattices          a character's cell and a word's, which lead from position to position; where k of them end, a sum
+    lattices          a character's cell and a word's, which lead from position to position; if k of them end, a sum
                       of k states, a type for every k, and in the LSTM another of k memories, of the same type; a
                       position's product and its loss
 
-and in all of them the sum of all losses. A product and a loss are types of their own, as in Cavs-DyNet: these are the
-"separate output vertices" of trees. Left out: vertices that only stand for a parameter or for one of several results
-of a cell (they launch nothing, but in its program they are counted, or deepen the graph), and the initial states.
+All of them also have the sum of all losses. A product and a loss are types of their own, as in Cavs-DyNet: they are the
+"separate output vertices" of trees. Two kinds of vertices are left out. Those that only stand for a parameter or for
+one of a cell's results launch nothing, but its program counts them or they deepen the graph. The other kind is the
+initial states.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Ints = NDArray[np.int64]
 
 
 SUMS = tuple(f"sum of {k}" for k in range(2, 9))
-"""For every number of cells that may end at a position of a lattice, the character's included."""
+"""One per number of cells that may end at a position of a lattice, including the character's."""
 
 CELLS = {
     "tagger": ("embedding", "forward", "backward"),
@@ -39,18 +40,18 @@ CELLS = {
     "matrix trees": ("vector", "inner", "matrix"),
     "lattices": ("character", "word", *SUMS),
 }
-"""Types of vertices, but for those that all networks have: numbered alike in every graph, whether they occur or not."""
+"""Types of vertices beside those that all networks have. Every graph numbers them alike, even if they do not occur."""
 
 COMMON = ("product", "loss", "total")
 
 
 @dataclass(frozen=True)
 class Vertices:
-    """A graph.
+    """A graph of typed vertices.
 
     Attributes:
         types: names, by number.
-        type_of: (vertices,) which of them each vertex is.
+        type_of: (vertices,) the type number of each vertex.
         producers, readers: (edges,) both ends of every edge.
     """
 
@@ -61,7 +62,7 @@ class Vertices:
 
 
 class _Recorder:
-    """A graph in the making."""
+    """Builds a typed graph."""
 
     def __init__(self, network: str) -> None:
         self._types = (*CELLS[network], *COMMON)
@@ -70,21 +71,21 @@ class _Recorder:
         self._n = 0
 
     def cells(self, kind: Ints) -> Ints:
-        """Vertices whose types are those of these numbers; returns the vertices' numbers."""
+        """Add vertices of these types; returns the vertices' numbers."""
         self._type_of.append(kind)
         self._n += len(kind)
         return np.arange(self._n - len(kind), self._n)
 
     def add(self, name: str, n: int) -> Ints:
-        """So many vertices of a type; returns their numbers."""
+        """Add n vertices of a type; returns their numbers."""
         return self.cells(np.full(n, self._types.index(name)))
 
     def read(self, readers: Ints, producers: Ints) -> None:
-        """readers[k] reads producers[k]."""
+        """Add edges: readers[k] reads producers[k]."""
         self._edges.append((producers, readers))
 
     def losses(self, states: Ints) -> None:
-        """The product, the loss of every state, and the sum of all."""
+        """Add the product and the loss of every state, and the sum of all losses."""
         products = self.add("product", len(states))
         self.read(products, states)
         losses = self.add("loss", len(states))
@@ -92,17 +93,17 @@ class _Recorder:
         self.total(losses)
 
     def total(self, losses: Ints) -> None:
-        """The sum of all losses."""
+        """Add the sum of all losses."""
         self.read(self.add("total", 1).repeat(len(losses)), losses)
 
     def done(self) -> Vertices:
-        """The graph."""
+        """Return the finished graph."""
         producers, readers = (np.concatenate(side).astype(np.int64) for side in zip(*self._edges, strict=True))
         return Vertices(self._types, np.concatenate(self._type_of).astype(np.int64), producers, readers)
 
 
 def _edges(batch: GraphBatch) -> tuple[Ints, Ints]:
-    """(parent, child) of every edge of a batch, by rising parent."""
+    """Return (parent, child) of every edge of a batch, by ascending parent."""
     children = batch.children
     if isinstance(children, tuple):
         offsets, found = children
@@ -115,7 +116,7 @@ def _edges(batch: GraphBatch) -> tuple[Ints, Ints]:
 
 
 def tagger(batch: GraphBatch) -> Vertices:
-    """Chains of words."""
+    """Return chains of words."""
     made = _Recorder("tagger")
     n = batch.n_vertices
     words = made.add("embedding", n)
@@ -133,7 +134,7 @@ def tagger(batch: GraphBatch) -> Vertices:
 
 
 def translation(batch: GraphBatch) -> Vertices:
-    """Chains of source words, then target words."""
+    """Return chains of source words, then target words."""
     assert batch.kind is not None
     made = _Recorder("translation")
     states = made.cells(batch.kind)
@@ -144,7 +145,7 @@ def translation(batch: GraphBatch) -> Vertices:
 
 
 def trees(batch: GraphBatch) -> Vertices:
-    """Trees of leaves and inner nodes, of one type or two."""
+    """Return trees of leaves and inner nodes, of one type or two."""
     assert batch.kind is not None
     made = _Recorder("trees")
     states = made.cells(batch.kind)
@@ -155,7 +156,7 @@ def trees(batch: GraphBatch) -> Vertices:
 
 
 def matrix_trees(batch: GraphBatch) -> Vertices:
-    """Trees whose leaves are a vector and a matrix, both embeddings of the word."""
+    """Return trees whose leaves are a vector and a matrix, both embeddings of the word."""
     assert batch.kind is not None
     made = _Recorder("matrix trees")
     states = made.cells(batch.kind)
@@ -170,14 +171,14 @@ def matrix_trees(batch: GraphBatch) -> Vertices:
 
 
 def _lattices(batch: GraphBatch, sums: int) -> Vertices:
-    """Lattices of characters and words, where `sums` sums put together what ends at one position."""
+    """Return lattices of characters and words, where `sums` sums join the results that end at one position."""
     assert batch.kind is not None
     assert isinstance(batch.children, tuple)
     made = _Recorder("lattices")
     cells = made.cells(batch.kind)
     parents, children = _edges(batch)
-    # A character's vertex stands for the position, too: what it reads there are the words that end with it, and what
-    # reads it reads the state of the position.
+    # A character's vertex also stands for the position. Its inputs are the words that end with the character. Its
+    # readers read the state of the position.
     ends = batch.kind[children] == 1
     several = np.unique(parents[ends])
     ending = np.bincount(parents[ends], minlength=batch.n_vertices)[several]  # words
@@ -192,12 +193,12 @@ def _lattices(batch: GraphBatch, sums: int) -> Vertices:
 
 
 def lattice_lstm(batch: GraphBatch) -> Vertices:
-    """Lattices with states and memories."""
+    """Return lattices with states and memories."""
     return _lattices(batch, sums=2)
 
 
 def lattice_gru(batch: GraphBatch) -> Vertices:
-    """Lattices with states."""
+    """Return lattices with states."""
     return _lattices(batch, sums=1)
 
 
@@ -211,4 +212,4 @@ NETWORKS: dict[str, Callable[[GraphBatch], Vertices]] = {
     "lattice-lstm": lattice_lstm,
     "lattice-gru": lattice_gru,
 }
-"""By task of the zoo."""
+"""Networks by task of the zoo."""

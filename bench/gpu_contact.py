@@ -1,4 +1,4 @@
-"""The first questions to a GPU that vpps has never met. Each answer is a line of its own, printed at once.
+"""The first checks on a GPU new to vpps. Each result is a line of its own, printed at once.
 
     python bench/gpu_contact.py versions      device, driver, versions, asked of the driver and of the loaded NVRTC
     python bench/gpu_contact.py smallest      a kernel of a few instructions: compiled, loaded, launched
@@ -6,7 +6,7 @@
                                               gradients and update against the float64 reference, which rounds
                                               as --precision says, and the exact one; then a step's time
 
-Exit status: 1 where a result is wrong, 3 where there is no GPU that vpps can use.
+Exit status: 1 if a result is wrong, 3 if there is no GPU that vpps can use.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from vpps.runtime.driver import usable_gpu
 
 BENCH = "gpu_contact"
 NO_GPU = 3  # exit status
-FORWARD, GRADIENT = 1e-5, 1e-4  # relative errors, of norms: those of the tests
+FORWARD, GRADIENT = 1e-5, 1e-4  # largest relative errors, by norms: those of the tests
 FLOAT32_ERROR = 3e-7  # of a sum of some hundred products, relative to the largest element of a vector
 STEPS = 50
 PACKAGES = (
@@ -51,7 +51,7 @@ SMI = "driver_version,memory.total,clocks.max.sm,clocks.max.mem,power.limit,mig.
 
 
 def versions(options: argparse.Namespace) -> None:
-    """Print what all figures depend on. Exits with NO_GPU where there is none."""
+    """Print the versions that all figures depend on. Exits with NO_GPU if there is no GPU."""
     try:
         device = usable_gpu()
     except HandleError as error:
@@ -66,7 +66,7 @@ def versions(options: argparse.Namespace) -> None:
 
 
 def smi() -> dict[str, str]:
-    """What the driver's tool says of the first GPU; empty where there is no such tool."""
+    """Return the driver tool's data on the first GPU; empty without that tool."""
     try:
         command = ["nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader", "--id=0"]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
@@ -76,7 +76,7 @@ def smi() -> dict[str, str]:
 
 
 def installed() -> dict[str, str]:
-    """Versions of packages by their metadata: what was installed, not what is loaded."""
+    """Return versions of packages by their metadata: installed versions, not loaded ones."""
     found = {}
     for name in PACKAGES:
         try:
@@ -87,7 +87,7 @@ def installed() -> dict[str, str]:
 
 
 def report(case: str, values: list[float], unit: str, handle: vpps.Handle, **extra: object) -> None:
-    """A line, with what the compiler says of the kernel."""
+    """Print a line, with the compiler's figures of the kernel."""
     machine = handle._engine.machine
     resources = None if machine.resources is None else dataclasses.asdict(machine.resources)
     harness.report(
@@ -97,7 +97,7 @@ def report(case: str, values: list[float], unit: str, handle: vpps.Handle, **ext
 
 
 def smallest(options: argparse.Namespace) -> None:
-    """A model of one vector."""
+    """Check a model of one vector."""
     model = vpps.Model(seed=1)
     b = model.parameter("b", (8,), init="normal")
     begun = time.perf_counter()
@@ -114,7 +114,7 @@ def smallest(options: argparse.Namespace) -> None:
 
 
 def tree_lstm(options: argparse.Namespace) -> None:
-    """Two trees: gradients, then an update, each against the reference; then the time of steps with one tree."""
+    """Check gradients and then an update on two trees, each against the reference; then time steps with one tree."""
     trees, words = read_trees(trees_file(options.trees), 16)
     trees.sort(key=lambda tree: len(tree.labels))
     weights = initial_weights(words, options.embedding, options.hidden)
@@ -177,13 +177,13 @@ class Disturbed(Reference):
 
 
 def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
-    """Norm of the difference over the norm of what is expected."""
+    """Return the norm of the difference over the norm of `expected`."""
     scale = float(np.linalg.norm(expected))
     return float(np.linalg.norm(found.astype(np.float64) - expected)) / (scale or 1.0)
 
 
 def rounded(errors: dict[str, float]) -> dict[str, float]:
-    """As lines print them."""
+    """Round errors for printing."""
     return {name: float(f"{error:.3g}") for name, error in errors.items()}
 
 
@@ -197,12 +197,12 @@ def require(errors: dict[str, float], most: dict[str, float]) -> None:
 
 
 def main() -> None:
-    """Ask one question."""
+    """Run the requested check."""
     questions = {"versions": versions, "smallest": smallest, "tree-lstm": tree_lstm}
     parser = harness.parser(__doc__, trees=None, device="cuda", hidden=256, embedding=256, vps=None, rounds=5)
     parser.add_argument("question", choices=questions)
-    parser.add_argument("--precision", default="float32", choices=PRECISIONS, help="of tree-lstm's products")
-    parser.add_argument("--steps", type=int, default=STEPS, help="that are timed at a go")
+    parser.add_argument("--precision", default="float32", choices=PRECISIONS, help="precision of tree-lstm's products")
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps per timing")
     options = parser.parse_args()
     questions[options.question](options)
 

@@ -1,13 +1,13 @@
-"""Does it hold? Thousands of launches, two handles at once, a launch that is stopped. Lines are printed as it goes.
+"""Endurance checks: thousands of launches, two handles at once, a stopped launch. Lines are printed as it runs.
 
-    python bench/gpu_endurance.py launches    10,000 training steps that nobody waits for: losses stay finite, and the
+    python bench/gpu_endurance.py launches    10,000 training steps without waiting: losses stay finite, and the
                                               first tenth, repeated, has the same bits; a line per tenth has its speed
     python bench/gpu_endurance.py two         two handles that train in turn, launches in flight at the same time, learn
                                               what each learns alone, to the last bit
     python bench/gpu_endurance.py abort       a script that the kernel cannot execute, and one that waits for ever: each
-                                              is an error that says where, and the handle works on as if it had not been
+                                              raises an error that names the place, and the handle works on unharmed
 
-The Tree-LSTM of treelstm.py. Exit status 1 where something else happens.
+The model is the Tree-LSTM of treelstm.py. Exit status 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from trees import read_trees
 import vpps
 
 BENCH = "gpu_endurance"
-PARTS = 10  # of a long run, a line each
-UNKNOWN, FOREVER = 0xFFFF, 0x00FFFFFF  # an opcode, a number of signals
+PARTS = 10  # parts of a long run, a line each
+UNKNOWN, FOREVER = 0xFFFF, 0x00FFFFFF  # an opcode, and a number of signals
 
 
 class Runs:
@@ -42,17 +42,17 @@ class Runs:
         self.trees, self.words = read_trees(self.path, options.limit)
 
     def network(self) -> VppsTreeLstm:
-        """A new one."""
+        """Return a new network."""
         o = self.options
         weights = initial_weights(self.words, o.embedding, o.hidden)
         return VppsTreeLstm(weights, "sgd", LEARNING_RATE["sgd"], o.vps, target=o.device)
 
     def batches(self, net: VppsTreeLstm) -> list[list[Any]]:
-        """All mini-batches."""
+        """Return all the mini-batches."""
         return in_batches([net.prepare(tree) for tree in self.trees], self.options.batch_size)
 
     def report(self, case: str, values: list[float], unit: str, **extra: object) -> None:
-        """A line."""
+        """Print one result line."""
         o = self.options
         harness.report(
             BENCH, f"{case}, batch={o.batch_size} hidden={o.hidden}", values, unit, **extra,
@@ -61,18 +61,18 @@ class Runs:
 
 
 def require(holds: bool, what: str) -> None:
-    """Exit where it does not hold."""
+    """Exit unless `holds` is true."""
     if not holds:
         sys.exit(what)
 
 
 def bits(net: VppsTreeLstm) -> dict[str, bytes]:
-    """All weights, to the last bit."""
+    """Return the bytes of all weights."""
     return {name: array.tobytes() for name, array in net.handle.model.numpy().items()}
 
 
 def launches(runs: Runs) -> None:
-    """Train without waiting."""
+    """Train without any waiting."""
     part = max(1, runs.options.launches // PARTS)
     net = runs.network()
     batches, first = runs.batches(net), 0.0
@@ -95,7 +95,7 @@ def launches(runs: Runs) -> None:
 
 
 def two(runs: Runs) -> None:
-    """Train two networks in turn, the second one with the trees backwards; then each alone."""
+    """Train two networks in turn, the second one with the trees in reverse order; then each alone."""
 
     def trained(nets: list[VppsTreeLstm], orders: list[int]) -> list[dict[str, bytes]]:
         for k in range(max(1, runs.options.launches // 100)):
@@ -115,20 +115,20 @@ def two(runs: Runs) -> None:
 
 
 def abort(runs: Runs) -> None:
-    """Stop a launch in two ways; whoever was stopped must learn what one does that was not."""
+    """Stop a launch in two ways. A stopped network must then learn the same as an undisturbed one."""
     from vpps.script.instructions import TABLE
 
     waits = {i.opcode for i in TABLE if i.form == "Wait"}
 
     def unknown(net: VppsTreeLstm, script: Any) -> None:
-        """An opcode that does not exist, in the first instruction of a cell."""
+        """Put an unknown opcode into the first instruction of a cell."""
         plan = net.handle._engine.plan
         assert plan is not None
         start, stream = plan.streams[0]
         script[start + next(s.start for s in stream.sections if s.block is not None)] = UNKNOWN
 
     def forever(net: VppsTreeLstm, script: Any) -> None:
-        """The first wait is for signals that nobody gives."""
+        """Make the first wait expect signals that no one sends."""
         plan = net.handle._engine.plan
         assert plan is not None
         at, _ = plan.streams[0]
@@ -168,12 +168,12 @@ def abort(runs: Runs) -> None:
 
 
 def damage_next_launch(net: VppsTreeLstm, damage: Callable[[VppsTreeLstm, Any], None]) -> None:
-    """Let the next script of a network be damaged on its way to the device."""
+    """Damage the next script of a network on its way to the device."""
     machine = net.handle._engine.machine
     launch = machine.launch
 
     def damaged(script: Any, *sequel: Any) -> None:
-        script = script.copy()  # the other one may be on its way already
+        script = script.copy()  # the original may already be in transfer
         damage(net, script)
         machine.launch = launch  # type: ignore[method-assign]
         launch(script, *sequel)
@@ -182,13 +182,13 @@ def damage_next_launch(net: VppsTreeLstm, damage: Callable[[VppsTreeLstm, Any], 
 
 
 def main() -> None:
-    """Ask one question."""
+    """Run the requested check."""
     questions = {"launches": launches, "two": two, "abort": abort}
     parser = harness.parser(
         __doc__, trees=None, device="cuda", batch_size=4, limit=64, hidden=256, embedding=256, vps=None
     )
     parser.add_argument("question", choices=questions)
-    parser.add_argument("--launches", type=int, default=10_000, help="of the long run; a hundredth of them by two")
+    parser.add_argument("--launches", type=int, default=10_000, help="steps of the long run; `two` makes 1/100")
     options = parser.parse_args()
     questions[options.question](Runs(options))
 

@@ -7,12 +7,12 @@
     python bench/gpu_lstm.py --sentences en.txt >> results/gpu/DATE-lstm.jsonl
     python bench/gpu_lstm.py --sentences en.txt --device cpu --seconds 0 --limit 8 --batch-sizes 1,4         (a check)
 
-Sequences per second of forward, backward and SGD, at steady state (steady.py). The text is `word|label` tokens, a
-sentence a line; `tokens=25` cuts it into pieces of that length, `tokens=real` takes the sentences as they are. There
-is a line of vpps alone, then one for each of the others beside it. Losses of the first batches, each after an update,
-must agree, or there is no figure; whoever fails is named, the next one runs, and the exit status is 1. "graph" is a
-CUDA graph of the whole step, for equal lengths. A chain of equal lengths is cuDNN's best case: there is nothing
-dynamic in it. To vpps the sequences are data.
+Measures sequences per second of forward, backward and SGD, at steady state (steady.py). The text is `word|label`
+tokens, a sentence a line; `tokens=25` cuts it into pieces of that length, `tokens=real` takes the sentences as they
+are. The first line is of vpps alone; a line for each peer beside it follows. Losses of the first batches, each after an
+update, must agree, or no figure is printed. A program that fails is named, the next one runs, and the exit status is 1.
+"graph" is a CUDA graph of the whole step, for equal lengths. A chain of equal lengths is cuDNN's best case: nothing in
+it is dynamic. vpps takes the sequences as data.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LEARNING_RATE = 0.02
 
 
 def read_sentences(path: Path) -> tuple[list[list[tuple[int, int]]], int, int]:
-    """Sentences as (word, label) numbers; how many words and labels there are. Exits where a token has no label."""
+    """Return sentences as (word, label) numbers, and the numbers of words and labels. Exits if a token has no label."""
     words: dict[str, int] = {}
     labels: dict[str, int] = {}
     sentences = []
@@ -55,7 +55,7 @@ def read_sentences(path: Path) -> tuple[list[list[tuple[int, int]]], int, int]:
 
 
 def sequences(sentences: list[list[tuple[int, int]]], tokens: str, limit: int) -> list[Any]:
-    """The first `limit` sentences, or pieces of the text that are `tokens` long."""
+    """Return the first `limit` sentences, or pieces of the text that are `tokens` long."""
     if tokens == "real":
         pieces = sentences[:limit]
     else:
@@ -65,7 +65,7 @@ def sequences(sentences: list[list[tuple[int, int]]], tokens: str, limit: int) -
 
 
 def initial_weights(words: int, labels: int, embedding: int, hidden: int) -> dict[str, NDArray[np.float32]]:
-    """Uniform; small random biases, so that a misplaced one changes the loss."""
+    """Return uniform weights; biases are small random numbers, so that a misplaced one changes the loss."""
     random = np.random.default_rng(1)
 
     def uniform(bound: float, *shape: int) -> NDArray[np.float32]:
@@ -82,7 +82,7 @@ def initial_weights(words: int, labels: int, embedding: int, hidden: int) -> dic
 def make_contender(
     name: str, weights: dict[str, NDArray[np.float32]], precision: str, options: argparse.Namespace
 ) -> Any:
-    """The program of that name, starting from a copy of the weights."""
+    """Return the program of that name, starting from a copy of the weights."""
     if name == "vpps":
         from models import VppsLstm
 
@@ -93,12 +93,12 @@ def make_contender(
 
 
 def run(names: list[str], tokens: str, batch_size: int, precision: str, options: argparse.Namespace) -> bool:
-    """Check, warm up, time and report contenders in one case. Whether all could be measured."""
+    """Check, warm up, time and report contenders in one case. Returns True if all could be measured."""
     configure(names, options.device, precision)
     sentences, words, labels = read_sentences(options.sentences)
     weights = initial_weights(words, labels, options.embedding, options.hidden)
     found = sequences(sentences, tokens, options.limit)
-    found = found[: len(found) // batch_size * batch_size]  # whole mini-batches: a graph per shape
+    found = found[: len(found) // batch_size * batch_size]  # whole mini-batches: one CUDA graph per shape
     if not found:
         raise ValueError(f"{options.sentences}: fewer than {batch_size} sequences for tokens={tokens}")
     sizes = f"hidden={options.hidden} embedding={options.embedding}"
@@ -118,7 +118,7 @@ def run(names: list[str], tokens: str, batch_size: int, precision: str, options:
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = harness.parser(
         __doc__, batch_sizes=[1, 4, 16, 64], device="cuda", hidden=256, embedding=256, limit=256, passes=3, vps=None,
         contenders=None, quick=False,

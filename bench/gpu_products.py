@@ -1,21 +1,21 @@
-"""Micro programs (gpu_micro/) that decide how products, gradients and meetings of blocks are to be built on a GPU.
+"""Micro programs (gpu_micro/) that decide how a GPU computes products and gradients and synchronizes blocks.
 
     python bench/gpu_products.py [--only products,gradients,meetings,levels] >> results/gpu/DATE-products.jsonl
     python bench/gpu_products.py --compile-only [--arch sm_90]      compiles into the cache of kernels; needs no GPU
 
-Every line has microseconds (slowest block, medians over rounds), `floor`, the least that the machine can take, an error
-beside float64, and a verdict. The verdict is "go" where the share of the other's time is small enough:
+Every line has microseconds (slowest block, medians over rounds), `floor` (the least time possible on the machine), the
+error against float64, and a verdict. The verdict is "go" if the share of the other's time is small enough:
 
     products   lanes own results, warps divide K, beside the frozen routine of today's kernel in the same call: at most
-               half. Rows of four groups of blocks are beside a quarter of them and four times the vectors, as that
-               kernel has them. Unroll 8 beside 2 shows what fetching instructions costs. In bf16, tf32 and 3xtf32
+               half. Rows of four groups of blocks are compared with a quarter of them and four times the vectors, the
+               shape in that kernel. Unroll 8 beside 2 shows the cost of fetching instructions. In bf16, tf32 and 3xtf32
                beside float32 (unroll 8): at most half
-    gradients  64x64 tiles over 1 to 8 segments, added in order, beside cuBLAS: no more than that
+    gradients  64x64 tiles over 1 to 8 segments, added in order, beside cuBLAS: at most equal
     meetings   a level in which blocks exchange 2 KB, beside one counter of all blocks: at most three quarters
     levels     20 levels of product, tail and meeting, beside one counter of all blocks: at most three quarters
 
-A loop that waits ends after a second and is reported as "timed out". Whatever fails is named, and the next case runs.
-Exit status: 1 where anything failed or a result is wrong.
+A waiting loop ends after a second and is reported as "timed out". Any failing case is named, and the next case runs.
+Exit status: 1 if anything failed or a result is wrong.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from vpps.script.instructions import COUNTERS
 BENCH = "gpu_products"
 SOURCES = Path(__file__).resolve().parent / "gpu_micro"
 THREADS, HEAD, LINE = 256, 8, 32  # common.cuh
-COUNTED = (2 * COUNTERS + 2) * LINE  # words that begin with zeros: counters, `stopped`, `losses`
-PATIENCE, TARGET = 10**9, 300e3  # nanoseconds: of a loop that waits; that a launch is to take
-# KIND of product.cuh, and the error of norms, at most.
+COUNTED = (2 * COUNTERS + 2) * LINE  # zero words at the beginning: counters, `stopped`, `losses`
+PATIENCE, TARGET = 10**9, 300e3  # nanoseconds: limit of a waiting loop; aimed duration of a launch
+# KIND of product.cuh, and the largest error of norms.
 KINDS = {"float32": (0, 1e-5), "bf16": (1, 1e-2), "tf32": (2, 1e-3), "3xtf32": (3, 1e-5)}
 # Rows and columns of a block's weights: R, C, W of today.cu, as vpps's kernel had them.
 SHAPES = {
@@ -73,7 +73,7 @@ class Program:
 
     @property
     def source(self) -> str:
-        """All that is compiled."""
+        """Return the full source to compile."""
         read = partial(Path.read_text, encoding="utf-8")
         files = [SOURCES / "product.cuh"] * (self.file in ("product.cu", "levels.cu")) + [SOURCES / self.file]
         macros = [f"#define {name} {value}\n" for name, value in self.macros.items()]
@@ -85,10 +85,10 @@ def product(
     rows: int, k: int, n: int, unroll: int = 2, kind: str = "float32", file: str = "product.cu", more: int = 0,
     **macros: int,
 ) -> Program:  # fmt: skip
-    """The program of product.cuh, with a tile that suits n vectors.
+    """Return the program of product.cuh, with a tile that suits n vectors.
 
     Args:
-        more: floats of shared memory that the file uses besides.
+        more: further floats of shared memory that the file uses.
     """
     chunk = macros.setdefault("KC", min(k, 256))
     buffers = k // chunk + 1 if n <= 8 else 2
@@ -105,14 +105,14 @@ def product(
 
 
 def levels_program(how: int, blocks: int, n: int, width: int) -> Program:
-    """The program of 20 levels of n vertices of `width` units, for groups of `blocks` blocks."""
+    """Return the program of 20 levels of n vertices of `width` units, for groups of `blocks` blocks."""
     units = -(-width // blocks)
     own = {"KC": width, "HOW": how, "UNITS": units, "VERTICES": n}
     return product(5 * units, 2 * width, n, file="levels.cu", more=7 * units * n, **own)
 
 
 class Scale(NamedTuple):
-    """At which sizes: of a GPU, or the smallest ones."""
+    """Sizes to measure: those of a GPU, or the smallest ones."""
 
     smallest: bool
     blocks: int
@@ -120,26 +120,26 @@ class Scale(NamedTuple):
 
     @property
     def part(self) -> int:
-        """Blocks of one of several groups."""
+        """Return the number of blocks in one of several groups."""
         return self.blocks // (2 if self.smallest else 4)
 
     @property
     def groups(self) -> list[tuple[str, int, int]]:
-        """Ways to meet: name, how, blocks of a group; first that of today."""
+        """Return the ways to synchronize, today's first: name, number, blocks of a group."""
         clusters = [size for size in (8, 16) if self.has_clusters and size <= self.blocks]
         counters = [(f"counters of {size}", COUNTER, size) for size in (self.blocks, self.part)]
         return counters + [(f"clusters of {size}", CLUSTER, size) for size in clusters]
 
     @property
     def products(self) -> Iterator[tuple[int, int, int, tuple[int, int, int]]]:
-        """Rows, columns, vectors, slot of today's routine."""
+        """Yield rows, columns, vectors, and slot of today's routine."""
         for (rows, k), slot in {(10, 128): (5, 1, 4)}.items() if self.smallest else SHAPES.items():
             for n in (1, 17) if self.smallest else (1, 4, 16, 64, 256, 1024):
                 yield rows, k, n, slot
 
 
 class Gpu:
-    """The device. base: times with which later cases are compared."""
+    """The device. base: times to compare later cases with."""
 
     def __init__(self, smallest: bool) -> None:
         self.driver = Driver()
@@ -159,7 +159,7 @@ class Gpu:
         self.driver.finish(self.stream, *calls)
 
     def report(self, case: str, us: list[float], floor: float, beside: Beside | None = None, **extra: object) -> None:
-        """A line. beside: whose time it is compared with, that, and what share of it is enough."""
+        """Print a line. beside: name of the compared case, its time, and the share that suffices."""
         if beside is not None:
             share = harness.median_ratio(us, beside[1])
             extra["verdict"] = f"{'go' if share <= beside[2] else 'no'}: {share:.2f} of {beside[0]}'s time"
@@ -167,13 +167,13 @@ class Gpu:
         harness.report(BENCH, case, us, "us", beside and beside[:2], higher_is_better=False, **extra)
 
     def floor(self, rows: int, k: int, n: int, exact: bool = True) -> float:
-        """Microseconds of a product: every block reads every vector from L2, or multiply-adds."""
+        """Return the least microseconds of a product: every block reads every vector from L2, or multiply-adds."""
         flops = 2 * n * rows * k / self.peaks.flops if exact else 0
         return 1e6 * self.scale.blocks * max(flops, 4 * n * k / self.peaks.near)
 
 
 def error_of(found: NDArray[Any], expected: NDArray[Any], most: float) -> float:
-    """Relative error, by norms. Raises ValueError if it is larger than `most`."""
+    """Return the relative error, by norms. Raises ValueError if it is larger than `most`."""
     error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
     if not error <= most:
         raise ValueError(f"relative error {error:.3g}, at most {most:.3g}")
@@ -181,11 +181,11 @@ def error_of(found: NDArray[Any], expected: NDArray[Any], most: float) -> float:
 
 
 class Launches:
-    """Launches of a program: its memory on the device.
+    """Launches of a program, with its memory on the device.
 
     Args:
-        lists: of the script, behind its first words.
-        words: the fifth of these and on.
+        lists: lists of the script, after its first words.
+        words: its fifth word and the following ones.
         cluster: blocks of a cluster; 0: the launch is cooperative.
     """
 
@@ -213,14 +213,14 @@ class Launches:
         gpu.finish(gpu.driver.copying_in(self.memory[0].address, pool.ctypes.data, pool.nbytes, gpu.stream))
 
     def found(self, first: int, *shape: int) -> Floats:
-        """Of the pool."""
+        """Return part of the pool."""
         floats, gpu = np.empty(shape, np.float32), self.gpu
         at = self.memory[0].address + 4 * first
         gpu.finish(gpu.driver.copying_out(floats.ctypes.data, at, floats.nbytes, gpu.stream))
         return floats
 
     def enqueue(self, n: int, repeats: int, cooperative: bool = False) -> None:
-        """A launch; cooperative: of clusters, too."""
+        """Enqueue a launch. cooperative: also make a launch of clusters cooperative."""
         gpu, driver, at = self.gpu, self.gpu.driver, ctypes.addressof(self.list)
         self.script[1:3] = n, repeats
         begin = driver.launching(self.kernel, self.blocks, THREADS, gpu.stream, at)
@@ -232,7 +232,7 @@ class Launches:
         )  # fmt: skip
 
     def clusters(self, cooperative: bool = False) -> Any:
-        """The configuration of a launch in clusters."""
+        """Return the configuration of a launch in clusters."""
         api, config = self.gpu.api, self.gpu.api.CUlaunchConfig()
         size, together = api.CUlaunchAttribute(), api.CUlaunchAttribute()
         size.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
@@ -248,7 +248,7 @@ class Launches:
         return config
 
     def us(self, n: int, repeats: int, cooperative: bool = False) -> float:
-        """Microseconds of a launch, of its slowest block. Raises TimeoutError."""
+        """Return the microseconds of the slowest block of a launch. Raises TimeoutError."""
         gpu, words = self.gpu, self.words
         self.enqueue(n, repeats, cooperative)
         gpu.finish(gpu.driver.copying_out(words.ctypes.data, self.memory[2].address, words.nbytes, gpu.stream))
@@ -257,14 +257,14 @@ class Launches:
         return max(1.0, float(words[-self.blocks :].max())) / 1e3
 
     def timed(self, n: int) -> list[float]:
-        """Microseconds of a repetition, by round."""
+        """Return microseconds of a repetition, by round."""
         first = 1e3 * self.us(n, 1)
         repeats = 1 if self.gpu.scale.smallest else int(min(200, max(2, TARGET / first)))
         return [self.us(n, repeats) / repeats for _ in range(self.gpu.rounds + 1)][1:]  # the first one warms up
 
 
 def clusters_at_once(gpu: Gpu, program: Program, size: int) -> int:
-    """How many are resident."""
+    """Return the number of resident clusters."""
     launches = Launches(gpu, program, size, np.zeros(64, np.float32), cluster=size)
     status, count = gpu.api.cuOccupancyMaxActiveClusters(launches.kernel.function, launches.clusters())
     if int(status) or not count:
@@ -272,12 +272,12 @@ def clusters_at_once(gpu: Gpu, program: Program, size: int) -> int:
     return int(count)
 
 
-# A part of this program, as cases: a name, what is to be compiled, and what then is given the GPU and these programs.
+# Cases of this program: a name, the programs to compile, and a function of the GPU and these programs.
 Case = tuple[str, list[Program], Callable[..., None]]
 
 
 def products(scale: Scale) -> Iterator[Case]:
-    """The successor beside today's routine; on tensor cores beside itself."""
+    """Yield the successor beside today's routine; tensor cores beside the successor itself."""
     for rows, k, n, (r, c, w) in scale.products:
         today = Program("today.cu", {"R": r, "C": c, "W": w}, 4 * (32 * 32 * c * w + 16 * 8 * r))
         others = {"unroll=2": product(rows, k, n), "unroll=8": product(rows, k, n, 8)}
@@ -302,7 +302,7 @@ def _products(
 
 
 def multiplied(gpu: Gpu, program: Program, rows: int, k: int, n: int, most: float = 1e-5) -> tuple[list[float], float]:
-    """Microseconds of a product, by round, and its error."""
+    """Return microseconds of a product, by round, and its error."""
     rng, first, end = np.random.default_rng(n), 64 + rows * k, 64 + rows * k + n * k
     pool = np.zeros(end + gpu.scale.blocks * n * rows, np.float32)
     pool[:end] = rng.uniform(-1, 1, end)
@@ -315,7 +315,7 @@ def multiplied(gpu: Gpu, program: Program, rows: int, k: int, n: int, most: floa
 
 
 def gradients(scale: Scale) -> Iterator[Case]:
-    """Tiles beside cuBLAS."""
+    """Yield tiles beside cuBLAS."""
     for dy, dx in ((64, 128),) if scale.smallest else ((1280, 512), (768, 256)):
         for n in (35,) if scale.smallest else (35, 325, 1353, 2577):
             program = Program("gradient.cu", {"DY": dy, "DX": dx}, 4 * 3 * 32 * 128)
@@ -324,7 +324,7 @@ def gradients(scale: Scale) -> Iterator[Case]:
 
 def _gradients(dy: int, dx: int, n: int, gpu: Gpu, program: Program) -> None:
     rng = np.random.default_rng(n)
-    begin, middle, end, sums = np.cumsum([64, n * dy, n * dx, dy * dx]).tolist()  # of dy, x, G; partial sums, twice
+    begin, middle, end, sums = np.cumsum([64, n * dy, n * dx, dy * dx]).tolist()  # of dy, x, G; and two partial sums
     pool = np.zeros(sums + 16 * dy * dx, np.float32)
     pool[:end] = rng.uniform(-1, 1, end)
     orders = rng.permutation(n), rng.permutation(n)
@@ -342,8 +342,8 @@ def _gradients(dy: int, dx: int, n: int, gpu: Gpu, program: Program) -> None:
 
 
 def _cublas(gpu: Gpu, busy: Launches, n: int, d: Floats, x: Floats) -> float:
-    """Microseconds of the product by cuBLAS, of vectors that lie one behind the other. What is launched before keeps
-    the GPU busy for as long as the host takes to ask for all products."""
+    """Return microseconds of cuBLAS's product, of contiguous vectors. An earlier launch keeps the GPU busy while the
+    host enqueues all products."""
     import cupy
 
     times = 1 if gpu.scale.smallest else 20
@@ -360,7 +360,7 @@ def _cublas(gpu: Gpu, busy: Launches, n: int, d: Floats, x: Floats) -> float:
 
 
 def meetings(scale: Scale) -> Iterator[Case]:
-    """Barriers that carry data; a round trip to L2 is their floor."""
+    """Yield barriers that carry data; a round trip to L2 is their floor."""
     polled = [size for size in (scale.blocks, scale.part, 16) if size <= scale.blocks]
     every = [("none, a round trip to L2", ROUND_TRIP, 1), *scale.groups]
     for name, how, size in every + [(f"polled data, {size} blocks", POLLED, size) for size in polled]:
@@ -388,7 +388,7 @@ def _meeting(name: str, how: int, size: int, number: int, gpu: Gpu, program: Pro
 
 
 def _resident(size: int, gpu: Gpu, program: Program) -> None:
-    """How many clusters are resident at 200 KiB a block; whether a cooperative launch of them starts."""
+    """Report how many clusters are resident at 200 KiB a block, and if a cooperative launch of them starts."""
     count = clusters_at_once(gpu, program, size)
     pool, started = np.zeros(64 + count * 1024, np.float32), "starts"
     launches = Launches(gpu, program, count * size, pool, words=(size,), cluster=size)
@@ -402,7 +402,7 @@ def _resident(size: int, gpu: Gpu, program: Program) -> None:
 
 
 def levels(scale: Scale) -> Iterator[Case]:
-    """Twenty levels, for a number of vertices in ways to meet."""
+    """Yield twenty levels, per way to synchronize."""
     width = 128 if scale.smallest else 256
     for n in (2,) if scale.smallest else (1, 2, 4, 8):
         for name, how, size in scale.groups:
@@ -418,7 +418,7 @@ def _levels(name: str, how: int, size: int, n: int, width: int, gpu: Gpu, progra
         program = levels_program(how, size, -(-n // number), width)
     own, units = program.macros["VERTICES"], program.macros["UNITS"]
     rng = np.random.default_rng(size)
-    weights = np.zeros((size * units, 5, 2 * width), np.float32)  # unit, gate
+    weights = np.zeros((size * units, 5, 2 * width), np.float32)  # units and gates
     weights[:width] = rng.uniform(-0.1, 0.1, (width, 5, 2 * width))
     start = rng.uniform(-1, 1, (2, own, width)).astype(np.float32)
     by_block = weights.reshape(size, units, 5, 2 * width).swapaxes(1, 2)
@@ -447,12 +447,12 @@ PARTS = {part.__name__: part for part in (products, gradients, meetings, levels)
 
 
 def main() -> int:
-    """Compile and run what is asked for; the exit status."""
+    """Compile and run the requested cases; returns the exit status."""
     parser = harness.parser(__doc__)
     parser.add_argument("--only", type=harness.words, default=list(PARTS), metavar="PART,...")
     parser.add_argument("--smallest", action="store_true", help="a dry run: figures mean nothing")
     parser.add_argument("--compile-only", action="store_true")
-    parser.add_argument("--arch", default="sm_90", help="of --compile-only (default: %(default)s)")
+    parser.add_argument("--arch", default="sm_90", help="target of --compile-only (default: %(default)s)")
     options = parser.parse_args()
     if unknown := set(options.only) - set(PARTS):
         parser.error(f"--only {','.join(sorted(unknown))}: expected some of {','.join(PARTS)}")
@@ -464,7 +464,7 @@ def main() -> int:
     cases = [(f"{part}: {name}", *of) for part in options.only for name, *of in PARTS[part](scale)]
     sources = dict.fromkeys(program.source for _, programs, _ in cases for program in programs)
     with ThreadPoolExecutor(harness.usable_cores()) as threads:
-        made = [threads.submit(nvrtc.compile_cubin, source, arch) for source in sources]  # what fails fails its case
+        made = [threads.submit(nvrtc.compile_cubin, source, arch) for source in sources]  # a failure fails its case
     if gpu is None:
         spills = sum(cubin.result().resources.spill_stores for cubin in made)
         print(f"{len(made)} programs, spills: {spills} bytes")

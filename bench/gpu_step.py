@@ -1,22 +1,22 @@
-"""Where the host's time of a training step goes on a GPU, and how many bytes of device memory a step moves.
+"""Splits the host's time of a training step on a GPU into parts, and counts bytes of device memory per step.
 
     python bench/gpu_step.py --trees train.txt >> results/gpu/DATE-step.jsonl
 
-The Tree-LSTM of treelstm.py. `value` is microseconds of the host per step without waiting for the device; at batch 1
-that should stay below `aim`, 100 us, for the device to be the one that limits. Its parts:
+The model is the Tree-LSTM of treelstm.py. `value` is microseconds of the host per step without waiting for the device.
+At batch 1 it should stay below `aim`, 100 us, so that the device is the limit. Its parts:
 
     building   recording the graph (the user's loop)
     planning   order, memory, index lists, instructions
-    copying    the script on its way to the device
+    copying    transfer of the script to the device
     launching  weights that the model changed, a larger pool, the launch itself
     other      checks, the loop around it
 
-Beside it `waiting`, for the launch before to end, and `step`, all of it. With --device cpu the same is taken of the cpu
+`waiting` is the wait for the launch before, and `step` the whole step. --device cpu measures the same on the cpu
 target, where nothing is copied.
 
-A line "device memory" follows per batch size: MB per step as modelled (every weight read once and written once) and, if
-Nsight Compute (ncu) is installed, what the kernel read and wrote, with L2 as the launch before left it and with L2
-flushed. Activations are in the measured figures only.
+A line "device memory" follows per batch size. It has MB per step by a model (every weight read once and written once).
+If Nsight Compute (ncu) is installed, it also has the kernel's reads and writes, with L2 as the launch before left it
+and with L2 flushed. Only the measured figures include activations.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from treelstm import LEARNING_RATE, in_batches, initial_weights, train
 from trees import Tree, read_trees
 
 BENCH = "gpu_step"
-AIM = 100.0  # microseconds at batch 1: what a Tree-LSTM step is expected to take on the device
+AIM = 100.0  # microseconds at batch 1: expected device time of a Tree-LSTM step
 PARTS = ("building", "planning", "copying", "launching", "other", "waiting")
 METRICS = {"read": "dram__bytes_read.sum", "written": "dram__bytes_write.sum"}
 
@@ -51,11 +51,11 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PARTS, 0.0)
-        self._inner: list[float] = []  # of every part that is running: seconds spent in parts inside it
+        self._inner: list[float] = []  # per running part: seconds spent in parts inside it
         self.ended = ExitStack()
 
     def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, its time counted for a part."""
+        """Return the function, timed as a part."""
 
         def run(*arguments: Any, **keywords: Any) -> Any:
             self._inner.append(0.0)
@@ -71,13 +71,13 @@ class Stopwatch:
         return run
 
     def watch(self, owner: object, method: str, part: str) -> None:
-        """Count calls of a method, of all objects of the owner's class, until `ended`."""
+        """Time calls of a method, of all objects of the owner's class, until `ended`."""
         kind = type(owner)
         self.ended.enter_context(mock.patch.object(kind, method, self.timed(part, getattr(kind, method))))
 
 
 def watched(net: VppsTreeLstm) -> Stopwatch:
-    """A stopwatch in the handle and its machine."""
+    """Return a stopwatch installed in the handle and its machine."""
     watch = Stopwatch()
     watch.watch(net, "step", "other")
     watch.watch(net, "graph", "building")
@@ -86,19 +86,19 @@ def watched(net: VppsTreeLstm) -> Stopwatch:
     watch.watch(engine, "launch", "launching")
     machine = engine.machine
     watch.watch(machine, "wait", "waiting")
-    if hasattr(machine, "stage"):  # where scripts are copied
+    if hasattr(machine, "stage"):  # targets that copy scripts
         watch.watch(machine, "stage", "copying")
     return watch
 
 
 def network(words: int, options: argparse.Namespace) -> VppsTreeLstm:
-    """The model of the bench."""
+    """Return the model of the bench."""
     weights = initial_weights(words, options.embedding, options.hidden)
     return VppsTreeLstm(weights, "sgd", LEARNING_RATE["sgd"], options.vps, target=options.device)
 
 
 def host_time(trees: list[Tree], words: int, batch_size: int, options: argparse.Namespace) -> None:
-    """Measure and report the host's time of one batch size."""
+    """Measure and report the host's time at one batch size."""
     net = network(words, options)
     batches = in_batches([net.prepare(tree) for tree in trees], batch_size)
     train(net, batches)  # compiles, and lets the pool grow
@@ -122,7 +122,7 @@ def host_time(trees: list[Tree], words: int, batch_size: int, options: argparse.
 
 
 def device_memory(words: int, batch_size: int, options: argparse.Namespace) -> None:
-    """Report bytes of device memory per step of one batch size."""
+    """Report bytes of device memory per step at one batch size."""
     weights = initial_weights(words, options.embedding, options.hidden)
     once = sum(array.nbytes for name, array in weights.items() if name != "words")
     found = {"modelled_read": float(once), "modelled_written": float(once)}
@@ -141,7 +141,7 @@ def device_memory(words: int, batch_size: int, options: argparse.Namespace) -> N
 
 
 def profile(batch_size: int, caches: str, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Bytes read and written by each of some launches. caches: "all" flushes them before each."""
+    """Return bytes read and written by each of some launches. caches: "all" flushes them before each."""
     metrics = ["--metrics", ",".join(METRICS.values())]
     found = read_profile(under_ncu(metrics, caches, batch_size, options.profiled, options.profiled, options))
     if not all(found.values()):
@@ -152,7 +152,7 @@ def profile(batch_size: int, caches: str, options: argparse.Namespace) -> dict[s
 def under_ncu(
     what: Sequence[str], caches: str, batch_size: int, skipped: int, counted: int, options: argparse.Namespace
 ) -> str:
-    """What Nsight Compute prints of some launches of this program, as CSV. Exits where it fails."""
+    """Return Nsight Compute's output on some launches of this program, as CSV. Exits if it fails."""
     command = [
         "ncu", *what, "--cache-control", caches, "--clock-control", "none", "--kernel-name", "vpps_kernel",
         "--launch-skip", str(skipped), "--launch-count", str(counted), "--csv", "--print-units", "base",
@@ -170,14 +170,14 @@ def under_ncu(
 
 
 def rows_of(output: str) -> Iterator[dict[str, str]]:
-    """What ncu prints with --csv, after what it says before."""
+    """Yield the rows of ncu's --csv output, without the lines before it."""
     lines = output.splitlines()
     header = next((k for k, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     yield from csv.DictReader(lines[header:])
 
 
 def read_profile(output: str) -> dict[str, list[float]]:
-    """Values of METRICS, one per launch."""
+    """Return values of METRICS, one per launch."""
     found: dict[str, list[float]] = {kind: [] for kind in METRICS}
     for row in rows_of(output):
         for kind, metric in METRICS.items():
@@ -187,7 +187,7 @@ def read_profile(output: str) -> dict[str, list[float]]:
 
 
 def steps_only(trees: Sequence[Tree], words: int, options: argparse.Namespace) -> None:
-    """Train until there were enough launches, for a profiler to watch."""
+    """Train for enough launches, for a profiler to watch."""
     net = network(words, options)
     batches = in_batches([net.prepare(tree) for tree in trees], options.batch_sizes[0])
     for _ in range(-(-2 * options.profiled // len(batches))):
@@ -201,8 +201,8 @@ def main() -> None:
         __doc__, trees=None, batch_sizes=[1, 8, 64], device="cuda", hidden=256, embedding=256, limit=512, passes=5,
         vps=None, quick=False,
     )  # fmt: skip
-    parser.add_argument("--profiled", type=int, default=20, help="launches that ncu watches, after as many others")
-    parser.add_argument("--steps-only", action="store_true", help="train and print nothing: what ncu is given to run")
+    parser.add_argument("--profiled", type=int, default=20, help="launches that ncu profiles, after as many others")
+    parser.add_argument("--steps-only", action="store_true", help="train and print nothing: for ncu")
     options = parser.parse_args()
     if options.quick:
         options.batch_sizes, options.limit, options.passes = [1], 64, 3

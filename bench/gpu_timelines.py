@@ -1,10 +1,10 @@
-"""Where a launch of the Tree-LSTM spends its time, instruction by instruction: what bench/gpu_cost is calibrated by.
+"""Times every instruction of a Tree-LSTM launch; the results calibrate bench/gpu_cost.
 
     python bench/gpu_timelines.py >> results/gpu/DATE-timelines.jsonl
 
-The same mini-batch is trained on again and again with a kernel that records, and the first launch is left out. A line
-per batch size: `value` is the median of the whole launch in microseconds; `table` has a row for every instruction of
-the script, in its order, and `columns` names what is in a row:
+A recording kernel trains on one mini-batch again and again; the first launch is left out. Each batch size has a line:
+`value` is the median of the whole launch in microseconds. `table` has a row for every instruction of the script, in its
+order, and `columns` names the entries of a row:
 
     form        phase and kind, as gpu_cost calls them, such as "forward: product and tail"
     name        of the instruction
@@ -13,11 +13,11 @@ the script, in its order, and `columns` names what is in a row:
     n           times that it was measured: blocks times launches
     median, p95 microseconds, over all of these
     shortest, longest   of the blocks in a launch, the median over launches
-    block       which one takes longest, by its own median
+    block       the block that takes longest, by its own median
 
-`forms` sums up the rows of a form: their number, their medians, their longest. A wait ends when the last block has
-come: `shortest` is what it takes that one, the rest is the time by which it is late. Recording costs time, too: a store
-at every instruction.
+`forms` sums up the rows of a form: their number, their medians, their longest. A wait ends when the last block arrives:
+`shortest` is that block's time, and the rest is how late it is. Recording has a cost, too: a store at every
+instruction.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ COLUMNS = "form name vectors width columns stage n median p95 shortest longest b
 
 
 def measured(timelines: Sequence[Timeline]) -> np.ndarray[Any, Any]:
-    """Microseconds by launch, instruction and virtual processor; NaN where one does not execute it.
+    """Return microseconds by launch, instruction and virtual processor; NaN if a processor does not execute it.
 
-    Exits where the launches have executed different instructions.
+    Exits if the launches have executed different instructions.
     """
     first = timelines[0]
     found = np.full((len(timelines), len(first.activities), first.n_vps), np.nan)
@@ -60,7 +60,7 @@ def measured(timelines: Sequence[Timeline]) -> np.ndarray[Any, Any]:
 
 
 def rows(timelines: Sequence[Timeline]) -> Iterator[list[Any]]:
-    """The rows of the table, see COLUMNS."""
+    """Yield the rows of the table, see COLUMNS."""
     took = measured(timelines)
     by_vp = np.median(took, 0)
     shortest, longest = (np.median(extreme(took, 2), 0) for extreme in (np.nanmin, np.nanmax))
@@ -77,7 +77,7 @@ def rows(timelines: Sequence[Timeline]) -> Iterator[list[Any]]:
 
 
 def by_form(table: Sequence[Sequence[Any]]) -> dict[str, list[float]]:
-    """Rows of a form, the sum of their medians and that of their longest."""
+    """Return the number of rows of each form, the sum of their medians and that of their longest."""
     sums: dict[str, Any] = defaultdict(lambda: np.zeros(3))
     for row in table:
         sums[row[0]] += 1, row[COLUMNS.index("median")], row[COLUMNS.index("longest")]
@@ -89,8 +89,8 @@ def main() -> None:
     parser = harness.parser(
         __doc__, trees=None, batch_sizes=[1, 16, 64, 128], device="cuda", hidden=256, embedding=256, vps=None
     )
-    parser.add_argument("--groups", type=int, help="of thread blocks, each with its part of the batch")
-    parser.add_argument("--launches", type=int, default=8, help="that are recorded, two at least")
+    parser.add_argument("--groups", type=int, help="groups of blocks, each with its part of the batch")
+    parser.add_argument("--launches", type=int, default=8, help="launches to record, at least two")
     options = parser.parse_args()
     options.trees = trees_file(options.trees)
     trees, words = read_trees(options.trees, max(options.batch_sizes))

@@ -3,12 +3,12 @@
     python bench/gpu_treelstm.py --trees train.txt >> results/gpu/DATE-treelstm.jsonl
     python bench/gpu_treelstm.py --trees train.txt --device cpu --seconds 0 --limit 8 --batch-sizes 1,4      (a check)
 
-Sentences per second at steady state (steady.py); what the four programs do is written in peers/torch_gpu_treelstm.py.
-To vpps graphs are data, as the others have levels that were planned before, unless --program says otherwise. There is
-a line of vpps alone, then one for each of the others beside it. Losses of the first batches, each after an update,
-must agree, or there is no figure; whoever fails is named, the next one runs, and the exit status is 1. All is repeated
-for each precision of products; PyTorch's is autocast, or what it comes to, for bf16, TF32 allowed for tf32, and
-float32 beside 3xtf32.
+Measures sentences per second at steady state (steady.py); peers/torch_gpu_treelstm.py describes the four programs. vpps
+takes graphs as data, as the others plan their levels in advance, unless --program says otherwise. The first line is of
+vpps alone; a line for each peer beside it follows. Losses of the first batches, each after an update, must agree, or no
+figure is printed. A program that fails is named, the next one runs, and the exit status is 1. All repeats for each
+precision of products. PyTorch's counterpart is autocast or an equivalent for bf16, TF32 allowed for tf32, and float32
+for 3xtf32.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONTENDERS = ("vpps", "autograd", "graphs", "manual", "pernode")
 
 
 def make_contender(name: str, weights: dict[str, Any], precision: str, options: argparse.Namespace) -> Any:
-    """The program of that name, starting from a copy of the weights."""
+    """Return the program of that name, starting from a copy of the weights."""
     lr = LEARNING_RATE["sgd"]
     if name == "vpps":
         from models import PROGRAMS
@@ -45,7 +45,7 @@ def make_contender(name: str, weights: dict[str, Any], precision: str, options: 
 
 
 def run(names: list[str], batch_size: int, precision: str, options: argparse.Namespace) -> bool:
-    """Check, warm up, time and report contenders at one batch size. Whether all could be measured."""
+    """Check, warm up, time and report contenders at one batch size. Returns True if all could be measured."""
     configure(names, options.device, precision)
     trees, words = read_trees(options.trees, options.limit)
     weights = initial_weights(words, options.embedding, options.hidden)
@@ -69,13 +69,13 @@ def run(names: list[str], batch_size: int, precision: str, options: argparse.Nam
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = harness.parser(
         __doc__, trees=None, batch_sizes=[1, 2, 4, 8, 16, 32, 64, 128], device="cuda", hidden=256, embedding=256,
         limit=512, passes=3, vps=None, contenders=None, quick=False,
     )  # fmt: skip
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="no torch.compile for cells")
-    parser.add_argument("--groups", type=int, help="of vpps: groups of thread blocks (default: as a handle chooses)")
+    parser.add_argument("--groups", type=int, help="vpps's groups of thread blocks")
     parser.add_argument(
         "--program",
         default="vpps-bulk",

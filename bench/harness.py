@@ -1,4 +1,4 @@
-"""What every bench shares: interleaved timing, and one JSON object per line with machine, versions and commit."""
+"""Shared by all benches: interleaved timing, and one JSON line per result with machine, versions and commit."""
 
 from __future__ import annotations
 
@@ -28,49 +28,49 @@ _PRELOADED = "VPPS_BENCH_PRELOADED"  # set by mkl_avx512 for the re-executed pro
 
 
 def numbers(text: str) -> list[int]:
-    """Of an option, "1,8,64"."""
+    """Parse an option such as "1,8,64"."""
     return [int(part) for part in text.split(",")]
 
 
 def words(text: str) -> list[str]:
-    """Of an option, "vpps,dynet"."""
+    """Parse an option such as "vpps,dynet"."""
     return text.split(",")
 
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "trees": {"type": Path, "metavar": "FILE", "help": "Penn-bracketed trees, one a line"},
-    "data": {"type": Path, "metavar": "FOLDER", "help": "of data sets (default: $VPPS_DATA or shared/data)"},
+    "data": {"type": Path, "metavar": "FOLDER", "help": "folder of data sets (default: $VPPS_DATA or shared/data)"},
     "synthetic": {"action": "store_true", "help": "synthetic data"},
-    "workload": {"metavar": "NAME,...", "help": "of ED-Batch's eight (default: all)"},
+    "workload": {"metavar": "NAME,...", "help": "some of ED-Batch's eight (default: all)"},
     "policy": {"metavar": "NAME,...", "help": "batching policies (default: all)"},
-    "contenders": {"metavar": "NAME,...", "help": "(default: all that can run)"},
+    "contenders": {"metavar": "NAME,...", "help": "contenders (default: all that can run)"},
     "batch_sizes": {"type": numbers, "metavar": "N,N,..."},
     "batch_size": {"type": int},
     "hidden": {"type": int},
     "embedding": {"type": int},
-    "limit": {"type": int, "help": "examples in a pass, at most"},
+    "limit": {"type": int, "help": "most examples in a pass"},
     "passes": {"type": int, "help": "timed passes of every contender, interleaved"},
     "rounds": {"type": int},
     "threads": {"type": int, "help": "virtual processors of vpps, threads of others"},
-    "cores": {"type": int, "help": "that the process, vpps's host thread included, is kept on (default: --threads)"},
+    "cores": {"type": int, "help": "cores of the process, vpps's host thread included (default: --threads)"},
     "vps": {"type": int, "help": "virtual processors of vpps (default: its own choice)"},
     "device": {"choices": ["cuda", "cpu"], "help": "target of vpps"},
     "mode": {"choices": ["train", "infer"]},
     "dynet_autobatch": {"type": int, "choices": [1, 2], "help": "1: agenda, 2: depth"},
     "mkl_avx512": {"action": "store_true", "help": "make torch's MKL use AVX-512 on a CPU that Intel did not make"},
-    "precision": {"choices": ["float32", "bf16"], "help": "of products with parameters"},
-    "quick": {"action": "store_true", "help": "small sizes: a check that all of it runs"},
+    "precision": {"choices": ["float32", "bf16"], "help": "precision of products with parameters"},
+    "quick": {"action": "store_true", "help": "small sizes, to check that everything runs"},
     "lines": {"type": Path, "metavar": "FILE.jsonl"},
 }
-"""Of the command lines: those that several benches have."""
+"""Command-line options that several benches have."""
 
 
 def parser(doc: str | None, *arguments: str, **usual: Any) -> argparse.ArgumentParser:
-    """Of a bench's command line, whose description is its docstring.
+    """Return a bench's command-line parser; the bench's docstring is its description.
 
     Args:
-        arguments: positional ones, of _OPTIONS.
-        usual: options, of _OPTIONS, with their defaults; one that must be given has `...` for it.
+        arguments: positional arguments, by names of _OPTIONS.
+        usual: options of _OPTIONS with their defaults; `...` marks a required one.
     """
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in arguments:
@@ -85,10 +85,10 @@ def parser(doc: str | None, *arguments: str, **usual: Any) -> argparse.ArgumentP
 
 
 def interleave(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds that each contender took in each round.
+    """Return the seconds that each contender took in each round.
 
-    A round runs every contender once, so that a slow spell of the machine hits all of them; who goes first rotates.
-    Garbage of one contender is collected before the next one's clock starts.
+    A round runs every contender once, so that a slow spell of the machine hits all of them; the order rotates. Garbage
+    of one contender is collected before the next one's clock starts.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
@@ -103,7 +103,7 @@ def interleave(contenders: Mapping[str, Callable[[], object]], rounds: int) -> d
 
 
 def timed(work: Callable[[], object], times: int, clock: Callable[[], float] = time.perf_counter) -> list[float]:
-    """Seconds that something takes, each time."""
+    """Return the seconds of each of some calls."""
     seconds = []
     for _ in range(times):
         start = clock()
@@ -113,7 +113,7 @@ def timed(work: Callable[[], object], times: int, clock: Callable[[], float] = t
 
 
 def choose_contenders(asked: str | None, known: Sequence[str]) -> list[str]:
-    """Names from the command line, separated by commas; all known ones by default. Exits where one cannot run."""
+    """Return names from the command line, separated by commas; default: all known ones. Exits if one cannot run."""
     has_dynet = importlib.util.find_spec("dynet") is not None
     advice = 'dynet cannot be imported by this Python; pip install "dyNET38==2.2" (bench/README.md)'
     if asked is None:
@@ -129,7 +129,7 @@ def choose_contenders(asked: str | None, known: Sequence[str]) -> list[str]:
 
 
 def choose(asked: str | None, known: Sequence[str], what: str) -> list[str]:
-    """Names from the command line, separated by commas; all known ones by default. Exits where one is unknown."""
+    """Return names from the command line, separated by commas; default: all known ones. Exits if one is unknown."""
     names = list(known) if asked is None else asked.split(",")
     if unknown := set(names) - set(known):
         sys.exit(f"unknown {what}: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
@@ -148,7 +148,7 @@ def report(
 ) -> None:
     """Print one result: medians over the rounds, and the median of the per-round ratios (> 1: vpps is better).
 
-    values[k] and peer[1][k] belong to the same round: pairing them cancels what the machine did in that round.
+    values[k] and peer[1][k] belong to the same round: their ratio cancels the machine's state in that round.
     """
     line: dict[str, object] = {"bench": bench, "case": case, "value": _rounded(statistics.median(values)), "unit": unit}
     if peer is not None:
@@ -161,12 +161,12 @@ def report(
 
 
 def median(values: Sequence[float]) -> float:
-    """Their median, as lines print it."""
+    """Return the median, rounded for lines."""
     return _rounded(statistics.median(values))
 
 
 def median_ratio(values: Sequence[float], others: Sequence[float]) -> float:
-    """Median of the rounds' ratios of two contenders."""
+    """Return the median of the rounds' ratios of two contenders."""
     return median([value / other for value, other in zip(values, others, strict=True)])
 
 
@@ -175,8 +175,8 @@ def _rounded(value: float) -> float:
 
 
 def machine() -> dict[str, object]:
-    """CPU model and microarchitecture, cores of the machine and those this process may use, and the load average when
-    the bench started."""
+    """Return CPU model and microarchitecture, cores of the machine and those this process may use, and the load average
+    from the start of the bench."""
     cpu = _cpu()
     return {
         "cpu": cpu.get("model name") or platform.processor() or platform.machine(),
@@ -186,7 +186,7 @@ def machine() -> dict[str, object]:
 
 @functools.cache
 def _cpu() -> dict[str, str]:
-    """What the system says of its first CPU; empty where that is not Linux."""
+    """Return the system's data on its first CPU; empty outside Linux."""
     cpuinfo = Path("/proc/cpuinfo")
     first = cpuinfo.read_text().partition("\n\n")[0] if cpuinfo.exists() else ""
     return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
@@ -194,7 +194,7 @@ def _cpu() -> dict[str, str]:
 
 @functools.cache
 def microarchitecture() -> str:
-    """Of the CPU, whose model a virtual machine may hide: as the compiler names it, and vendor, family and model."""
+    """Return the CPU's compiler name, and its vendor, family and model; a virtual machine may hide the model name."""
     known = _output(_compiler_command() or "g++", "-march=native", "-Q", "--help=target").split()
     name = known[known.index("-march=") + 1] if "-march=" in known[:-1] else ""
     numbers = [_cpu()[key] for key in ("vendor_id", "cpu family", "model", "stepping") if key in _cpu()]
@@ -203,7 +203,7 @@ def microarchitecture() -> str:
 
 @functools.cache
 def versions() -> dict[str, str | None]:
-    """Versions of what the figures depend on; None for what is not installed."""
+    """Return versions that the figures depend on; None for a package that is not installed."""
     return {
         "python": platform.python_version(),
         **{package: _installed(package) for package in ("numpy", "vpps", "torch")},
@@ -215,7 +215,7 @@ def versions() -> dict[str, str | None]:
 
 
 def _gpu_versions() -> dict[str, str | None]:
-    """Of NVRTC and the GPU's driver, by their own answers; None where there is none."""
+    """Return the versions that NVRTC and the GPU's driver report; None if absent."""
     if importlib.util.find_spec("vpps") is None:
         return {"nvrtc": None, "driver": None}
     from vpps.errors import CompileError
@@ -237,7 +237,7 @@ def _installed(package: str) -> str | None:
 
 
 def _compiler() -> str | None:
-    """First line of `--version` of the compiler in the order in which vpps looks for one."""
+    """Return the first line of `--version` of the compiler that vpps would use."""
     name = _compiler_command()
     return _output(name, "--version").partition("\n")[0] or None if name else None
 
@@ -248,7 +248,7 @@ def _compiler_command() -> str | None:
 
 @functools.cache
 def commit() -> dict[str, Any]:
-    """Commit of this checkout and whether anything but the results differs from it."""
+    """Return the commit of this checkout, and True if anything but the results differs from it."""
     changed = _output("git", "-C", str(_ROOT), "status", "--porcelain", "--", ".", ":!bench/results")
     return {"id": _output("git", "-C", str(_ROOT), "rev-parse", "HEAD") or None, "dirty": bool(changed)}
 
@@ -267,26 +267,26 @@ def _cores() -> list[int]:
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores this process may use."""
     return len(_cores())
 
 
 def confine(cores: int) -> None:
-    """Keep this process, host thread included, on that many cores: else "one thread" means more for an asynchronous
-    contender than for a synchronous one. Call it before any library starts threads."""
+    """Keep this process, host thread included, on that many cores. Otherwise "one thread" means more for an
+    asynchronous contender than for a synchronous one. Call it before any library starts threads."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, _cores()[:cores])
 
 
 def megabytes() -> float:
-    """The resident memory of the process, garbage collected."""
+    """Return the resident memory of the process after garbage collection."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to reuse freed memory, however large the block, instead of returning it to the kernel: else programs
-    that allocate per batch are timed by their page faults. Other C libraries are left as they are."""
+    """Tell glibc to reuse freed memory of any block size instead of returning it to the kernel. Otherwise page faults
+    dominate the times of programs that allocate per batch. Leaves other C libraries as they are."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
@@ -297,11 +297,11 @@ def keep_freed_memory() -> None:
 def mkl_avx512() -> None:
     """Make MKL use AVX-512 on a CPU that Intel did not make: re-execute this program with a preloaded library.
 
-    MKL picks its code path by vendor; the function below is where it asks. Without it the peer's matrix products run at
-    less than half of what the same library can do there. Call it first: nothing before it survives.
+    MKL picks its code path by vendor, through the function below. Without it the peer's matrix products run at less
+    than half of the same library's speed there. Call it first: the re-execution loses all earlier state.
     """
     if folder := os.environ.pop(_PRELOADED, None):
-        del os.environ["LD_PRELOAD"]  # it is loaded by now; the compilers that we start need none of it
+        del os.environ["LD_PRELOAD"]  # already loaded; compilers that we start do not need it
         shutil.rmtree(folder, ignore_errors=True)
         return
     folder = tempfile.mkdtemp(prefix="vpps-bench-")
@@ -310,7 +310,7 @@ def mkl_avx512() -> None:
 
 
 def mkl_avx512_library(folder: str) -> Path:
-    """Compile what `mkl_avx512` preloads."""
+    """Compile the library that `mkl_avx512` preloads."""
     return shared_library(folder, "mkl_avx512", "c", "int mkl_serv_intel_cpu_true(void) { return 1; }\n")
 
 

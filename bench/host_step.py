@@ -1,22 +1,22 @@
-"""What a training step costs the host: recording a mini-batch, planning it, writing its script; by batch size.
+"""Measures the host's cost of a training step by batch size: recording a mini-batch, planning, writing the script.
 
     python bench/host_step.py --trees train.txt [--batch-sizes 1,2,4,...,1024] >> host_step.jsonl
     python bench/host_step.py --cases bulk,cells --batch-sizes 1,64 --shares
 
-The Tree-LSTM of treelstm.py with a loss at every node, recorded in three ways, `FORM-TREES` each:
+The model is the Tree-LSTM of treelstm.py with a loss at every node, recorded in three ways, `FORM-TREES` each:
 
     bulk     graphs that are data: one call records the mini-batch (graph.map)
     cells    a call per vertex, of cells
     ops      a call per operator: the same equations without cells
 
-`value` is milliseconds from the trees to the finished script, the median over mini-batches, and `fb` with the rest up
-to the end of the launch. `building` is the recording, `plan` order, memory and index lists, `script` the instructions.
-`bytes` are those of the script: `lists` before its instructions, index lists and data, `instructions` the rest. `peak`
-is what a step allocates at most beyond what is there between steps, in bytes (tracemalloc), `collections` how many
-garbage collections a thousand steps trigger.
+`value` is milliseconds from the trees to the finished script, the median over mini-batches; `fb` also includes the rest
+up to the end of the launch. `building` is the recording, `plan` order, memory and index lists, `script` the
+instructions. `bytes` are those of the script: `lists` before its instructions, index lists and data, `instructions` the
+rest. `peak` is the most bytes that a step allocates on top of the memory held between steps (tracemalloc).
+`collections` is the number of garbage collections in a thousand steps.
 
-With `--shares`, per form and batch size, `share-FORM-TREES`: the share of a step for which the kernel waits for the
-host, on target cpu: the time between the end of one launch and the beginning of the next, over the step.
+`--shares` adds a line `share-FORM-TREES` per form and batch size: the share of a step for which the kernel waits for
+the host, on target cpu. It is the time from the end of one launch to the beginning of the next, over the step.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from vpps.planner.native import library
 
 BENCH = "host_step"
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
-LIMIT = 4096  # trees that are read
-CASES = 8  # mini-batches of one size that are measured, if there are so many trees
+LIMIT = 4096  # trees to read
+CASES = 8  # mini-batches measured per size, if there are enough trees
 
 
 class PerOperator(VppsTreeLstm):
-    """The same model without cells: a vertex per operator."""
+    """A model without cells: a vertex per operator."""
 
     def __init__(self, *settings: Any, **options: Any) -> None:
-        """As VppsTreeLstm."""
+        """Take the arguments of VppsTreeLstm."""
         super().__init__(*settings, **options)
         self.weights = {name: self.handle.model[name] for name in ("W", "b", "U", "bU", "Wo", "bo")}
 
@@ -90,12 +90,12 @@ class Step(NamedTuple):
 
     @property
     def whole(self) -> float:
-        """All of it."""
+        """Return the total milliseconds."""
         return self.building + self.plan + self.script
 
 
 def step(net: VppsTreeLstm, batch: Sequence[Any]) -> Step:
-    """Record and plan a mini-batch, as `fb` does; nothing is launched."""
+    """Record and plan a mini-batch, as `fb` does; launches nothing."""
     begin = time.perf_counter_ns()
     graph, loss = net.graph(batch)
     built = time.perf_counter_ns()
@@ -106,10 +106,10 @@ def step(net: VppsTreeLstm, batch: Sequence[Any]) -> Step:
 
 
 def allocations(run: Callable[[], object], steps: int = 20) -> tuple[int, int]:
-    """(bytes that a step allocates at most, garbage collections of a thousand steps)."""
+    """Return (most bytes that a step allocates, garbage collections of a thousand steps)."""
     for _ in range(5):
         run()
-    gc.collect()  # the counters of all generations begin anew
+    gc.collect()  # resets the counters of all generations
     before = [found["collections"] for found in gc.get_stats()]
     for _ in range(steps):
         run()
@@ -161,7 +161,7 @@ def run(form: str, size: int, options: argparse.Namespace, trees: Sequence[Tree]
 
 
 def launched(net: VppsTreeLstm, batch: Sequence[Any]) -> float:
-    """Milliseconds of recording and `fb`, with nothing in flight: all that the host does for a step."""
+    """Return milliseconds of recording and `fb` with nothing in flight: all host work of a step."""
     net.loss()
     begin = time.perf_counter_ns()
     net.step(batch)
@@ -169,7 +169,7 @@ def launched(net: VppsTreeLstm, batch: Sequence[Any]) -> float:
 
 
 def run_share(form: str, size: int, options: argparse.Namespace, trees: Sequence[Tree], words: int) -> None:
-    """Measure for what share of a step the kernel waits for the host."""
+    """Measure the share of a step for which the kernel waits for the host."""
     net = make(form, options, words, timeline=True)
     batches = in_batches([net.prepare(tree) for tree in trees], size)
     shares, milliseconds = [], []
@@ -178,7 +178,7 @@ def run_share(form: str, size: int, options: argparse.Namespace, trees: Sequence
         for k, batch in enumerate(batches[: max(10, 512 // size)]):
             net.step(batch)
             if k:
-                timelines.append(net.handle.timeline(wait=False))  # of the step before
+                timelines.append(net.handle.timeline(wait=False))  # of the previous step
         net.loss()
         between = sum(max(0, b.start - a.end) for a, b in itertools.pairwise(timelines))
         span = timelines[-1].start - timelines[0].start
@@ -193,7 +193,7 @@ def run_share(form: str, size: int, options: argparse.Namespace, trees: Sequence
 
 
 def make(form: str, options: argparse.Namespace, words: int, timeline: bool = False) -> VppsTreeLstm:
-    """The model in one form."""
+    """Return the model in one form."""
     weights = initial_weights(words, options.hidden, options.hidden)
     return FORMS[form](weights, "sgd", LEARNING_RATE["sgd"], options.threads, timeline=timeline)
 
@@ -201,8 +201,8 @@ def make(form: str, options: argparse.Namespace, words: int, timeline: bool = Fa
 def main() -> None:
     """Measure every form at every batch size."""
     parser = harness.parser(__doc__, trees=None, batch_sizes=SIZES, hidden=256, threads=1, rounds=20)
-    parser.add_argument("--cases", type=harness.words, default=list(FORMS), help="of bulk, cells, ops")
-    parser.add_argument("--shares", action="store_true", help="also measure how long the kernel waits for the host")
+    parser.add_argument("--cases", type=harness.words, default=list(FORMS), help="forms to measure: bulk, cells, ops")
+    parser.add_argument("--shares", action="store_true", help="also measure the kernel's wait for the host")
     options = parser.parse_args()
     options.trees = trees_file(options.trees)
     library.library()

@@ -1,23 +1,23 @@
-"""Does every model learn what the same model in PyTorch learns? Equal data, seeds and epochs; scores on held-out data.
+"""Compares learning in vpps and PyTorch: equal models, data, seeds and epochs; scores on held-out data.
 
     python bench/learning.py [--tasks tree-lstm,...] [--seeds 1,2,3] [--epochs N] >> bench/results/cpu/learning.jsonl
     python bench/learning.py --precision bf16 >> bench/results/cpu/learning-bf16.jsonl
     python bench/learning.py --table bench/results/cpu/learning.jsonl
 
-vpps trains through the task and the handle as `vpps-train` does; the peer is the program of `peers/torch_zoo`, batched
-by hand, with the same initial weights, mini-batches, update rule and learning rate. Both are judged by the task's own
-scores. A line per task and seed, then one per task: `value` and `peer_value` are means over the seeds of the first
-score after the last epoch, `spread` and `peer_spread` their standard deviations, `noise` how large the difference of
-the two means may be by chance alone (95 %, Student's t with the pooled deviation).
+vpps trains through the task and the handle as `vpps-train` does. The peer is the program of `peers/torch_zoo`, batched
+by hand, with the same initial weights, mini-batches, update rule and learning rate. The task's own scores judge both.
+Each task has a line per seed, then one for all. `value` and `peer_value` are means over the seeds of the first score
+after the last epoch; `spread` and `peer_spread` are their standard deviations. `noise` is the largest difference of the
+two means that chance explains (95 %, Student's t with the pooled deviation).
 
-The losses of the first ten steps, each after the updates before it, must agree to 1e-4: until then both programs do
-the same, and later on rounding alone parts them. `baseline` is the best score of a constant answer, the same for every
-example - one class, or how frequent each is in the training data: a model that is no better has learned nothing. The
-program ends with status 1 where first losses differ, where nothing was learned, and where vpps is worse than the peer
-by more than noise.
+The losses of the first ten steps, each after the updates before it, must agree to 1e-4: until then both programs
+compute the same, and later they differ by rounding alone. `baseline` is the best score of a constant answer for all
+examples: one class, or the class frequencies in the training data. A model that is no better has learned nothing. The
+program ends with status 1 if first losses differ, if nothing was learned, or if vpps is worse than the peer by more
+than noise.
 
-With `--precision bf16` the peer is vpps in float32: does rounding change what is learned? Then the losses of the first
-200 steps must agree to a hundredth of their mean, on average.
+With `--precision bf16` the peer is vpps in float32, to show the effect of rounding on learning. Then the losses of the
+first 200 steps must agree to a hundredth of their mean, on average.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ import numpy as np
 
 BENCH = "learning"
 ROOT = Path(__file__).resolve().parent.parent
-FIRST_STEPS, TOLERANCE = 10, 1e-4  # of their losses, relative
-ROUNDED_STEPS, ROUNDED_TOLERANCE = 200, 1e-2  # where products round, relative to the mean of all of them
+FIRST_STEPS, TOLERANCE = 10, 1e-4  # of the first losses, relative
+ROUNDED_STEPS, ROUNDED_TOLERANCE = 200, 1e-2  # if products round; relative to the mean of all these losses
 STUDENT_95 = {2: 4.30, 4: 2.78, 6: 2.45, 8: 2.31, 10: 2.23}  # by degrees of freedom
 EVALUATION_BATCH = 64
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How a task is trained here: smaller than its defaults, and long enough to be well above the baseline.
+    """Training settings of a task: smaller than its defaults, and long enough to get well above the baseline.
 
     Attributes:
-        data: folder of its real data, in that of all data sets; None: its data is made.
-        epochs: how often it sees them.
-        limit: it sees only so many examples.
+        data: folder of its real data, inside the folder of data sets; None: its data is synthetic.
+        epochs: number of passes over the data.
+        limit: number of examples used.
         settings: sizes and variants.
         labels: column of the classes that it predicts.
     """
@@ -74,7 +74,7 @@ SETUPS = {
     "tree-lstm-child-sum": TREES,
     "tree-lstm-2type": TREES,
     "tree-gru": TREES,
-    "rvnn": Setup("sst", epochs=3, settings={**SMALL, "mlp": 64}),  # labels of sentences alone: it needs all of them
+    "rvnn": Setup("sst", epochs=3, settings={**SMALL, "mlp": 64}),  # only sentences have labels: it needs all of them
     "mv-rnn": Setup("sst", epochs=4, limit=2000, settings={"hidden": 16}),
     "td-rnn": Setup("sst", epochs=5, settings={"hidden": 64, "mlp": 64}),
     "td-lstm": Setup("sst", epochs=3, settings=SMALL | {"mlp": 64}),
@@ -90,7 +90,7 @@ SETUPS = {
 
 
 def make_task(name: str, seed: int, options: argparse.Namespace) -> Any:
-    """The task on its real data."""
+    """Return the task on its real data."""
     from vpps.zoo.tasks import TASKS
 
     setup, kind = SETUPS[name], TASKS[name]
@@ -114,7 +114,7 @@ class Vpps:
         self.handle = vpps.Handle(task.model, vpps.Adam(lr=lr), vps=threads, clip_norm=clip_norm, precision=precision)
 
     def train(self, batches: Iterable[Any]) -> list[float]:
-        """Loss of every step, before its update."""
+        """Return the loss of every step, before its update."""
         stale = []
         for batch in batches:
             graph = self.vpps.Graph()
@@ -142,7 +142,7 @@ class Torch:
         self.program.train_with("adam", lr, task.training.get("clip_norm"))
 
     def train(self, batches: Iterable[Any]) -> list[float]:
-        """Loss of every step, before its update."""
+        """Return the loss of every step, before its update."""
         losses = []
         for batch in batches:
             self.program.step(batch)
@@ -156,25 +156,25 @@ class Torch:
 
 
 def baseline(task: Any, labels: str) -> float:
-    """The best first score of a constant answer: the frequencies of the classes, or one and the same class."""
+    """Return the best first score of a constant answer: the class frequencies, or a single class."""
 
     def labels_of(batches: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         found = [batch[labels] for batch in batches]
         if targets := getattr(task.network, "target_vertices", None):  # the words of a translation
             found = [some[targets(batch)] for some, batch in zip(found, batches, strict=True)]
-        return [some[some >= 0] for some in found]  # -1 where there is nothing to predict
+        return [some[some >= 0] for some in found]  # -1 marks vertices without a label
 
     dev = list(task.dev.batches(EVALUATION_BATCH, shuffle=False))
     expected = labels_of(dev)
     counts = np.bincount(np.concatenate(labels_of(list(task.train.batches(EVALUATION_BATCH)))))
     n_classes = max(len(counts), 1 + max(int(some.max()) for some in expected))
-    counts = np.pad(counts, (0, n_classes - len(counts))) + 1  # one more each: none is impossible
+    counts = np.pad(counts, (0, n_classes - len(counts))) + 1  # add one each, so that no class is impossible
     answers = [np.log(counts / counts.sum()).astype(np.float32)]
     if not task.lower_is_better:
         answers += list(np.eye(n_classes, dtype=np.float32))
     scores = []
     for row in answers:
-        # Where the score is a perplexity, outputs are losses.
+        # If the score is a perplexity, outputs are losses.
         outputs = (-row[some] if task.lower_is_better else np.tile(row, (len(some), 1)) for some in expected)
         scores.append(next(iter(task.scores(zip(dev, outputs, strict=True)).values())))
     return min(scores) if task.lower_is_better else max(scores)
@@ -182,16 +182,16 @@ def baseline(task: Any, labels: str) -> float:
 
 @dataclass
 class Run:
-    """What one seed gave.
+    """The result of one seed.
 
     Attributes:
-        baseline: of the first score.
+        baseline: baseline of the first score.
         scores, peer_scores: the first score after every epoch.
-        last, peer_last: all scores after the last one.
-        first_difference: the largest relative difference of the losses of the first steps; where products round, the
-            mean one, relative to the mean loss.
+        last, peer_last: all scores after the last epoch.
+        first_difference: the largest relative difference of the losses of the first steps; if products round, the
+            mean difference relative to the mean loss.
         losses, peer_losses: mean loss of each epoch per unit.
-        tolerance: of the difference of the first losses.
+        tolerance: largest allowed `first_difference`.
     """
 
     task: str
@@ -209,12 +209,12 @@ class Run:
 
     @property
     def score(self) -> str:
-        """The name of the first score."""
+        """Return the name of the first score."""
         return next(iter(self.last))
 
 
 def compare(name: str, seed: int, options: argparse.Namespace) -> tuple[Run, dict[str, Any]]:
-    """Train both with one seed; also returns what the line says about sizes."""
+    """Train both with one seed; also returns the line's entries about sizes."""
     from vpps.cli.options import LEARNING_RATES
 
     setup = SETUPS[name]
@@ -225,7 +225,7 @@ def compare(name: str, seed: int, options: argparse.Namespace) -> tuple[Run, dic
     if rounds:
         peer: Vpps | Torch = Vpps(make_task(name, seed, options), lr, options.threads)
     else:
-        peer = Torch(task, lr, options.threads)  # first: it copies the initial weights
+        peer = Torch(task, lr, options.threads)  # comes first: it copies the initial weights
     ours = Vpps(task, lr, options.threads, options.precision)
     run = Run(name, seed, task.lower_is_better, baseline(task, setup.labels))
     run.tolerance = ROUNDED_TOLERANCE if rounds else TOLERANCE
@@ -258,17 +258,17 @@ def compare(name: str, seed: int, options: argparse.Namespace) -> tuple[Run, dic
 
 
 def peer_of(options: argparse.Namespace) -> str:
-    """What is compared with."""
+    """Return the name of the peer."""
     return "torch" if options.precision == "float32" else "float32"
 
 
 def _mean_loss(losses: Sequence[float], batches: Sequence[Any], units: int) -> float:
-    """Per unit, from mini-batches' means over examples."""
+    """Return the loss per unit, from mini-batches' means over examples."""
     return sum(loss * len(batch) for loss, batch in zip(losses, batches, strict=True)) / units
 
 
 def noise_of(values: Sequence[float], others: Sequence[float]) -> float:
-    """How far the means of two samples of equal size may lie apart by chance, 95 %; nan for samples of one."""
+    """Return the largest chance difference of the means of two equal samples (95 %); nan for samples of one."""
     n = len(values)
     if n < 2:
         return float("nan")
@@ -277,7 +277,7 @@ def noise_of(values: Sequence[float], others: Sequence[float]) -> float:
 
 
 def summary(runs: Sequence[Run]) -> dict[str, Any]:
-    """The line of a task, from all its seeds."""
+    """Return the line of a task, from all its seeds."""
     values, others = [run.scores[-1] for run in runs], [run.peer_scores[-1] for run in runs]
     sign = -1 if runs[0].lower_is_better else 1
     value, other, noise = statistics.mean(values), statistics.mean(others), noise_of(values, others)
@@ -306,7 +306,7 @@ def _spread(values: Sequence[float]) -> float:
 def emit(
     case: str, run: Run, seeds: Sequence[int], sizes: dict[str, Any], found: dict[str, Any], options: argparse.Namespace
 ) -> None:
-    """Print one line."""
+    """Print one result line."""
     line = {"bench": BENCH, "case": case, "task": run.task, "seeds": list(seeds), "unit": run.score}
     line |= {"precision": options.precision, "peer": peer_of(options)}
     line |= {"lower_is_better": run.lower_is_better, **_rounded(found), **sizes}
@@ -315,7 +315,7 @@ def emit(
 
 
 def _rounded(value: Any) -> Any:
-    """Four digits of every number; null where there is none."""
+    """Round every number to four digits; null for a missing one."""
     if isinstance(value, dict):
         return {key: _rounded(x) for key, x in value.items()}
     if isinstance(value, list):
@@ -326,7 +326,7 @@ def _rounded(value: Any) -> Any:
 
 
 def measure(name: str, options: argparse.Namespace) -> bool:
-    """All seeds of a task; returns whether vpps learns as the peer does."""
+    """Measure all seeds of a task; returns True if vpps learns as the peer does."""
     runs = []
     for seed in options.seeds:
         run, sizes = compare(name, seed, options)
@@ -345,7 +345,7 @@ def measure(name: str, options: argparse.Namespace) -> bool:
 
 
 def table(paths: Sequence[Path]) -> Iterator[str]:
-    """Lines of a Markdown table, from the lines of this program."""
+    """Yield lines of a Markdown table, from the lines of this program."""
     lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
     peers = " or ".join(sorted({line["peer"].replace("torch", "PyTorch") for line in lines if line["bench"] == BENCH}))
     yield f"| task | data, epochs | score | constant answer | vpps | {peers} | difference | noise | verdict |"
@@ -372,12 +372,12 @@ def _text(value: float | None, sign: str = "") -> str:
 
 
 def main() -> None:
-    """Read the command line; train, or print the table of what was trained."""
+    """Train, or print the table of earlier results."""
     parser = harness.parser(__doc__, data=None, limit=None, hidden=None, threads=1, mkl_avx512=False)
     parser.add_argument("--tasks", help=f"separated by commas, of {', '.join(SETUPS)}")
     parser.add_argument("--seeds", type=harness.numbers, default=[1, 2, 3])
-    parser.add_argument("--precision", default="float32", help="of products, of all but the peer's")
-    parser.add_argument("--epochs", type=int, help="instead of the task's own number")
+    parser.add_argument("--precision", default="float32", help="precision of products, except the peer's")
+    parser.add_argument("--epochs", type=int, help="epochs (default: the task's own number)")
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print a table of these lines instead")
     options = parser.parse_args()
     if options.table:

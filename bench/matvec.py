@@ -3,10 +3,10 @@
     python bench/matvec.py [--shapes 1024x256,1280x512] [--vectors 1,2,4,8,16,32,64,128] [--mkl-avx512]
                            [--precision bf16]
 
-For each shape and number n of vectors: GFLOP/s of `matvec` (W x for n vectors), `transposed` (W^T x) and `outer` (the
-sum of n outer products), as scripts of one virtual processor. The peers, on the same shapes and one thread: sgemm of
-NumPy (OpenBLAS), of PyTorch (MKL), and oneDNN through PyTorch; the best one counts. `peak` is what fused
-multiply-adds on registers reach (peaks.cpp). With --precision bf16 the peer is vpps in float32.
+Measures, for each shape and number n of vectors, GFLOP/s of `matvec` (W x for n vectors), `transposed` (W^T x) and
+`outer` (the sum of n outer products), as scripts of one virtual processor. The peers, on the same shapes and one
+thread, are sgemm of NumPy (OpenBLAS), sgemm of PyTorch (MKL), and oneDNN through PyTorch; the best one counts. `peak`
+is the speed of fused multiply-adds on registers (peaks.cpp). With --precision bf16 the peer is vpps in float32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when NumPy is imported: its threads would not be confined
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy reads it at import, before its threads could be confined
 
 import harness
 import numpy as np
@@ -30,14 +30,14 @@ from vpps.runtime.cpu import CpuMachine
 from vpps.script.encode import direct, encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC, NO_FLAGS, Flag
 
-WORK = 2e9  # floating-point operations of one measurement: to launch one takes 10 to 30 us
-X, Y, MATRIX, PAIRS = 1 << 22, 1 << 23, 64, 3 << 22  # places in the pool; element 0 is the constant zero
+WORK = 2e9  # floating-point operations per measurement; a launch costs 10 to 30 us
+X, Y, MATRIX, PAIRS = 1 << 22, 1 << 23, 64, 3 << 22  # offsets in the pool; element 0 is the constant zero
 
 
 def script_rate(
     machine: CpuMachine, name: str, n: int, width: int, flops: float, flags: Flag = NO_FLAGS, **fields: Any
 ) -> Callable[[], float]:
-    """GFLOP/s of an instruction, repeated in one script."""
+    """Return GFLOP/s of an instruction, repeated in one script."""
     repeats = max(1, int(WORK / flops))
     words = [MAGIC, 1, 1, 0, HEADER_WORDS + 1, *encode(name, n, width, 1, flags, **fields) * repeats]
     script = plain([*words, *encode("end", 0, 0)])
@@ -53,7 +53,7 @@ def script_rate(
 
 
 def call_rate(call: Callable[[], object], flops: float) -> float:
-    """GFLOP/s of a Python call, repeated."""
+    """Return GFLOP/s of a Python call, repeated."""
     repeats = max(1, int(WORK / flops))
     start = time.perf_counter()
     for _ in range(repeats):
@@ -62,7 +62,7 @@ def call_rate(call: Callable[[], object], flops: float) -> float:
 
 
 def scripts(machine: CpuMachine, rows: int, columns: int, n: int, precision: str) -> dict[str, Callable[[], float]]:
-    """GFLOP/s of the three instructions."""
+    """Return functions that measure GFLOP/s of the three instructions."""
     flops = 2.0 * rows * columns * n
     factors, weights = (NO_FLAGS, MATRIX) if precision == "float32" else (Flag.BF16, PAIRS)
     stored = factors and factors | Flag.PAIRS
@@ -76,13 +76,13 @@ def scripts(machine: CpuMachine, rows: int, columns: int, n: int, precision: str
 
 
 def peers(rows: int, columns: int, n: int) -> dict[str, list[Callable[[], object]]]:
-    """Their calls for the same."""
+    """Return the peers' calls for the three operations."""
     import torch
 
     rng = np.random.default_rng(0)
     W, A, B = (rng.random(s, np.float32) for s in ((rows, columns), (columns, n), (rows, n)))
     TW, TA, TB = map(torch.from_numpy, (W, A, B))
-    # oneDNN's own layout, weights converted beforehand: rows of inputs times rows of weights.
+    # oneDNN's own layout, with weights converted in advance: rows of inputs times rows of weights.
     DW, DWT, DA, DAT, DB, DBT = (m.contiguous().to_mkldnn() for m in (TW, TW.T, TA, TA.T, TB, TB.T))
     linear = torch._C._nn.mkldnn_linear
     return {
@@ -93,7 +93,7 @@ def peers(rows: int, columns: int, n: int) -> dict[str, list[Callable[[], object
 
 
 def filled(rounds: bool) -> CpuMachine:
-    """A virtual processor with finite numbers in its pool."""
+    """Return a virtual processor with finite numbers in its pool."""
     machine = CpuMachine(1, rounds=rounds)
     machine.reserve(1 << 24, 0)
     machine.pool[:] = np.random.default_rng(0).normal(size=1 << 24).astype(np.float32) * 0.01
@@ -103,7 +103,7 @@ def filled(rounds: bool) -> CpuMachine:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print lines."""
     parser = harness.parser(__doc__, rounds=5, mkl_avx512=False, precision="float32")
     parser.add_argument("--shapes", default="256x256,1024x256,1280x512,512x1280")
     parser.add_argument("--vectors", default="1,2,4,8,16,32,64,128")
@@ -132,7 +132,7 @@ def main() -> None:
                     own.append(rate())
                     other = others[name]
                     best.append(other() if callable(other) else max(call_rate(call, flops) for call in other))
-                    for each in machines:  # results are inputs of the next case: keep them finite
+                    for each in machines:  # results are inputs of the next case and must stay finite
                         each.pool[X : X + columns * n] = 0.01
                         each.pool[Y : Y + rows * n] = 0.01
                 harness.report(

@@ -24,10 +24,10 @@ class Node(NamedTuple):
 
 
 class Trainer:
-    """What the programs of vpps share: a handle, and a step as the benches take it apart.
+    """Base class of the vpps programs: a handle, and the parts of a step that the benches time.
 
     Attributes:
-        handle: made by the program when its parameters are there.
+        handle: made by the program once its parameters exist.
     """
 
     handle: vpps.Handle
@@ -41,17 +41,17 @@ class Trainer:
         self.run(self.graph(batch))
 
     def run(self, graph: tuple[vpps.Graph, vpps.Expression]) -> None:
-        """The rest of a step."""
+        """Run the rest of a step."""
         self.handle.fb(*graph)
 
     def planned(self) -> int:
-        """When the latest script was complete (`time.perf_counter_ns`): what follows is the kernel's."""
+        """Return the time (`time.perf_counter_ns`) when the latest script was complete and the kernel's part began."""
         plan = self.handle._engine.plan
         assert plan is not None
         return plan.encoded[1]
 
     def loss(self) -> float:
-        """Loss of the latest step, before its update; waits for it."""
+        """Return the loss of the latest step, before its update; waits for it."""
         return self.handle.sync_get_latest_loss()
 
     def close(self) -> None:
@@ -62,8 +62,8 @@ class Trainer:
 def tree_states(
     W: vpps.Parameter, b: vpps.Parameter, U: vpps.Parameter | Sequence[vpps.Parameter], bU: vpps.Parameter
 ) -> tuple[Any, Any]:
-    """Functions that compute h and c of a leaf and of an inner node, by the equations in `treelstm.py`; U may be in two
-    parts, one per child."""
+    """Return functions that compute h and c of a leaf and of an inner node, by the equations in `treelstm.py`. U may be
+    in two parts, one per child."""
 
     def finished(c, o):
         return vpps.sigmoid(o) * vpps.tanh(c), c
@@ -110,7 +110,7 @@ class VppsTreeLstm(Trainer):
         leaf_state, inner_state = tree_states(W, b, [U, *right] if right else U, bU)
 
         def finished(h, c, label):
-            """State and loss of a node."""
+            """Return the state and the loss of a node."""
             return h, c, vpps.cross_entropy(Wo @ h + bo, label)
 
         @vpps.cell
@@ -127,7 +127,7 @@ class VppsTreeLstm(Trainer):
 
     @staticmethod
     def prepare(tree: Tree) -> list[Node]:
-        """The tree as the loop below wants it. Made once per tree, as a data loader would, outside the timing."""
+        """Convert a tree for the loop below. Done once per tree, as in a data loader, outside the timing."""
         return [Node(*node) for node in zip(tree.words, tree.left, tree.right, tree.labels, strict=True)]
 
     def graph(self, batch: Sequence[list[Node]]) -> tuple[vpps.Graph, vpps.Expression]:
@@ -148,13 +148,13 @@ class VppsTreeLstm(Trainer):
 
 
 class VppsBulkTreeLstm(VppsTreeLstm):
-    """The same with graphs that are data: the trees are arrays from the start, and one call records a mini-batch."""
+    """The Tree-LSTM with graphs as data: trees are arrays from the start, and one call records a mini-batch."""
 
     distinct: ClassVar[bool] = False
-    """Whether what leaves of one word have in common is computed once."""
+    """True to compute once what leaves of one word share."""
 
     def __init__(self, *settings: Any, **options: Any) -> None:
-        """As VppsTreeLstm."""
+        """Take the arguments of VppsTreeLstm."""
         super().__init__(*settings, **options)
         leaf, inner = self.leaf, self.inner
 
@@ -175,7 +175,7 @@ class VppsBulkTreeLstm(VppsTreeLstm):
         self.trees = TreesAsData()
 
     def prepare(self, tree: Tree) -> int:  # type: ignore[override]
-        """Number of the tree in the set that holds all."""
+        """Return the number of the tree in the set of all."""
         return self.trees.add(tree)
 
     def graph(self, batch: Sequence[int]) -> tuple[vpps.Graph, vpps.Expression]:  # type: ignore[override]
@@ -183,7 +183,7 @@ class VppsBulkTreeLstm(VppsTreeLstm):
         return self.joined(self.trees.set[batch])
 
     def joined(self, trees: GraphBatch) -> tuple[vpps.Graph, vpps.Expression]:
-        """The graph of a mini-batch, or of a part of one, with its loss."""
+        """Return the graph of a mini-batch, or of a part of one, with its loss."""
         graph = vpps.Graph()
         inputs = {"word": trees["word"], "label": trees["label"]}
         losses = graph.map(self.cells, **trees.structure, inputs=inputs, distinct=self.distinct)
@@ -191,13 +191,13 @@ class VppsBulkTreeLstm(VppsTreeLstm):
 
 
 class VppsDistinctTreeLstm(VppsBulkTreeLstm):
-    """The same, words that a mini-batch repeats once."""
+    """VppsBulkTreeLstm that computes each distinct word of a mini-batch once."""
 
     distinct = True
 
 
 class VppsPerChildTreeLstm(VppsDistinctTreeLstm):
-    """And with them what their parents multiply them by, as each child has a matrix of its own."""
+    """VppsDistinctTreeLstm that also computes each word's product with each child's own matrix once."""
 
     per_child = True
 
@@ -237,13 +237,13 @@ class VppsLstm(Trainer):
         self._added: list[Any] = []
 
     def prepare(self, tokens: Any) -> int:
-        """Number of the sequence in the set that holds all."""
+        """Return the number of the sequence in the set of all."""
         self._added.append(tokens)
         return len(self._added) - 1
 
     @cached_property
     def sequences(self) -> GraphSet:
-        """All sequences: chains, whose first vertices have no child."""
+        """Return all sequences: chains whose first vertices have no child."""
         sizes = [len(tokens.words) for tokens in self._added]
         before = np.concatenate([np.arange(-1, n - 1) for n in sizes])
         columns = {
@@ -262,19 +262,19 @@ class VppsLstm(Trainer):
 
 
 class TreesAsData:
-    """Trees are added one by one, then kept as a vpps.data.GraphSet, as if it had been loaded from a file."""
+    """Collects trees one by one, then keeps them as a vpps.data.GraphSet, as if loaded from a file."""
 
     def __init__(self) -> None:
         self._added: list[Tree] = []
 
     def add(self, tree: Tree) -> int:
-        """Before the set is first used. Returns the tree's number."""
+        """Add a tree, before the set is first used. Returns the tree's number."""
         self._added.append(tree)
         return len(self._added) - 1
 
     @cached_property
     def set(self) -> GraphSet:
-        """All trees. Columns: word and label of the vertices, root_label of the graphs."""
+        """Return all trees. Columns: word and label of the vertices, root_label of the graphs."""
         trees = self._added
 
         def column(name: str) -> NDArray[np.int64]:

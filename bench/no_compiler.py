@@ -1,10 +1,10 @@
-"""Where there is no compiler: the kernel of a wheel, whose cells run unfused, beside what a compiler makes here.
+"""Speed without a compiler: a wheel's kernel, whose cells run unfused, beside a kernel compiled here.
 
     python bench/no_compiler.py --batch-sizes 1,16,64 --hidden 128 >> no_compiler.jsonl
 
-All tasks of vpps.zoo on one virtual processor, training and inference; a wheel's kernel is compiled by zig for every
-processor of its kind. `value` is seconds of a step without a compiler, `peer_value` with one, so `ratio` is the speed
-that is left.
+Runs all tasks of vpps.zoo on one virtual processor, training and inference; zig compiles a wheel's kernel for every
+processor of its kind. `value` is seconds of a step without a compiler and `peer_value` with one, so `ratio` is the
+remaining share of the speed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BATCHES = 3
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all tasks and print lines."""
     parser = harness.parser(
         __doc__, data=None, batch_sizes=[1, 16, 64], hidden=128, limit=256, rounds=10, workload=None
     )
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def measure(name: str, size: int, options: Any, folders: tuple[Path, Path]) -> None:
-    """One task at one batch size."""
+    """Measure one task at one batch size."""
     steps: dict[str, dict[str, Any]] = {"train": {}, "infer": {}}
     handles = []
     for kind, folder in zip(("with", "without"), folders, strict=True):

@@ -1,4 +1,4 @@
-"""What the benches on a GPU run and depend on: contenders, their precisions, the device. Works without PyTorch, too."""
+"""Shared parts of the GPU benches: contenders, their precisions, the device. Works without PyTorch, too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from treelstm import compare_losses, first_losses, train
 
 
 def choose_contenders(asked: str | None, known: Sequence[str], device: str) -> list[str]:
-    """Names from the command line; by default all, or vpps alone where PyTorch cannot use the device."""
+    """Return names from the command line; default: all, or only vpps if PyTorch cannot use the device."""
     if asked is not None:
         return harness.choose_contenders(asked, known)
     if (reason := _why_torch_is_unusable(device)) is not None:
@@ -39,8 +39,8 @@ def _why_torch_is_unusable(device: str) -> str | None:
 
 
 def alone_then_beside(contenders: Sequence[str], run: Callable[[list[str]], bool]) -> bool:
-    """Call `run` with vpps alone, so that there is a figure before anything of PyTorch has run, then with all. A call
-    that fails is named, and the next one is made. Whether all went well."""
+    """Call `run` with vpps alone, so that there is a figure before any of PyTorch has run, then with all. A failing
+    call is named, and the next one is made. Returns True if all went well."""
     well = True
     for names in dict.fromkeys((tuple(name for name in contenders if name == "vpps"), tuple(contenders))):
         try:
@@ -60,15 +60,15 @@ def compare(
     bench: str, case: str, unit: str, names: Sequence[str], make: Callable[[str], tuple[Any, list[Any]]], n: int,
     tolerance: float, options: argparse.Namespace, shown: Callable[[str], str], extra: dict[str, object],
 ) -> bool:  # fmt: skip
-    """Check, warm up, time in turns and report: a line of vpps beside each of the others, of whoever is alone else.
-    Whether all could be measured: whoever fails before is named and left out.
+    """Check, warm up, time in turns and report: a line of vpps beside each peer, or a line of a single contender.
+    Contenders that fail before are named and left out. Returns True if all could be measured.
 
     Args:
-        make: a contender of that name and its batches.
-        n: sentences or sequences in the batches, of which `unit` counts so many per second.
-        tolerance: relative, of losses.
-        shown: how lines call a peer.
-        extra: for every line.
+        make: returns the contender of a name and its batches.
+        n: number of sentences or sequences in the batches; `unit` is such items per second.
+        tolerance: largest relative difference of losses.
+        shown: returns a peer's name in lines.
+        extra: entries for every line.
     """
     losses: dict[str, list[float]] = {}
     contenders, measured = {}, {}
@@ -83,7 +83,7 @@ def compare(
             _tell(name)
         else:
             losses[name], contenders[name] = found, contender
-    if list(measured) == ["vpps"] != list(names):  # there is a line of that already
+    if list(measured) == ["vpps"] != list(names):  # vpps alone already has a line
         measured.clear()
     if measured:
         harness.interleave({name: steady.measure for name, steady in measured.items()}, options.passes)
@@ -106,15 +106,15 @@ def compare(
 
 
 TOLERANCES = {"float32": 1e-4, "bf16": 1e-2, "tf32": 1e-2, "3xtf32": 1e-4}
-"""Relative, of losses, by the precision of products."""
+"""Largest relative difference of losses, by the precision of products."""
 
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """A command line with `--precision` and `--seconds`."""
-    parser.add_argument("--seconds", type=float, default=1.0, help="of a pass, at least (default: %(default)s)")
+    """Parse a command line with `--precision` and `--seconds`."""
+    parser.add_argument("--seconds", type=float, default=1.0, help="least duration of a pass (default: %(default)s)")
     parser.add_argument(
         "--precision", type=harness.words, default=list(TOLERANCES), metavar="NAME,...",
-        help=f"of products, one after the other (default: {','.join(TOLERANCES)})",
+        help=f"precisions of products, one after the other (default: {','.join(TOLERANCES)})",
     )  # fmt: skip
     options = parser.parse_args()
     if unknown := set(options.precision) - set(TOLERANCES):
@@ -131,12 +131,12 @@ def configure(contenders: Sequence[str], device: str, precision: str) -> None:
 
 
 def about(contenders: Sequence[str], device: str, data: Path) -> dict[str, object]:
-    """What figures depend on, for the lines."""
+    """Return the facts that figures depend on, for the lines."""
     return {"data": name_of(data), "gpu": describe(contenders, device), "date": datetime.date.today().isoformat()}
 
 
 def describe(contenders: Sequence[str], device: str) -> dict[str, object]:
-    """The device, and what PyTorch says of it."""
+    """Describe the device, by vpps and by PyTorch."""
     found: dict[str, object] = {"name": "cpu"}
     if device == "cuda":
         from vpps.runtime.driver import usable_gpu

@@ -1,4 +1,4 @@
-// Loops that reach the peaks of a core: fused multiply-adds on registers, reads of an array. The caller takes the time.
+// Loops that reach the peaks of a core: fused multiply-adds on registers, reads of an array. The caller measures the time.
 typedef float Lanes __attribute__((vector_size(LANES * 4)));
 
 namespace {
@@ -7,8 +7,8 @@ volatile float keep;  // results are stored, or the compiler would remove the lo
 
 extern "C" {
 
-// Twelve independent chains: more than latency times issue width of any core. Floating-point operations, a multiply-add
-// counted as two.
+// Twelve independent chains: more than latency times issue width of any core. Returns floating-point operations, with a
+// multiply-add counted as two.
 double multiply_add(long rounds)
 {
     Lanes a, b;
@@ -28,7 +28,7 @@ double multiply_add(long rounds)
     return 2.0 * 12 * LANES * rounds;
 }
 
-// Reads `vectors` of LANES floats, a multiple of eight, several times. Bytes.
+// Reads `vectors` of LANES floats, a multiple of eight, several times. Returns bytes.
 double read(const Lanes* x, long vectors, long times)
 {
     Lanes s0 = {}, s1 = {}, s2 = {}, s3 = {}, s4 = {}, s5 = {}, s6 = {}, s7 = {};

@@ -1,4 +1,4 @@
-"""The peaks of this machine's processor: multiply-adds, reads of memory by the size of an array, a barrier."""
+"""Measures the processor's peaks: multiply-adds, memory reads by the size of an array, a barrier."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from vpps.runtime.cpu import CpuMachine
 from vpps.script.encode import barrier, encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC
 
-SECONDS, TIMES = 0.004, 8  # of a measurement, and of how many the best one counts: disturbances make it slower
-BARRIERS = 200  # of the launch that measures one
+SECONDS, TIMES = 0.004, 8  # of a measurement; measurements per result: the best counts, as disturbances slow down
+BARRIERS = 200  # barriers in the launch that measures one
 
 
 @functools.cache
 def _loops() -> ctypes.CDLL:
-    """The compiled loops of peaks.cpp, for the instruction set of the kernel."""
+    """Return the compiled loops of peaks.cpp, for the instruction set of the kernel."""
     isa = tile_of_machine().isa
     source = Path(__file__).with_name("peaks.cpp").read_text()
     with tempfile.TemporaryDirectory() as folder:
@@ -43,8 +43,8 @@ def _loops() -> ctypes.CDLL:
 
 
 def _rate(threads: int, work: Callable[[int], float]) -> float:
-    """Amounts of work per second, the sum over threads that begin together. Time is the thread's own on its core, so
-    that other programs disturb little; threads that outnumber the cores take turns."""
+    """Return the amount of work per second, summed over threads that begin together. Times are CPU times of the
+    threads, so that other programs disturb little; threads that outnumber the cores take turns."""
     together = threading.Barrier(threads)
 
     def rate(thread: int) -> float:
@@ -62,12 +62,12 @@ def _rate(threads: int, work: Callable[[int], float]) -> float:
 
 
 def flops(threads: int) -> float:
-    """Floating-point operations per second, a fused multiply-add counted as two."""
+    """Return floating-point operations per second; a fused multiply-add counts as two."""
     return _rate(threads, lambda thread: float(_loops().multiply_add(20_000)))
 
 
 def bandwidth(threads: int, size: float) -> float:
-    """Bytes per second that threads read of `size` bytes in all, each of its own part."""
+    """Return the bytes per second that threads read of `size` bytes in all, each of its own part."""
     floats = max(1, round(size / threads / 4096)) * 1024  # whole pages
     parts = [np.ones(floats, np.float32) for _ in range(threads)]
     vectors = floats // tile_of_machine().lanes
@@ -76,7 +76,7 @@ def bandwidth(threads: int, size: float) -> float:
 
 
 def barrier_seconds(vps: int) -> float:
-    """A barrier of so many virtual processors, which are `CpuMachine`'s. One waits for nobody."""
+    """Return the seconds of a barrier among the virtual processors of a `CpuMachine`. A single one never waits."""
     if vps == 1:
         return 0.0
     machine = CpuMachine(vps)

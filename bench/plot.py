@@ -1,10 +1,10 @@
-"""Figures from the lines that the benches print.
+"""Plots the lines that the benches print.
 
     python bench/plot.py results/cpu/2026-11-20-tree_fc.jsonl [--out FILE.svg]
 
-The figure follows from the `bench` of the lines: `batching`, `policies_split` (bars), `tree_fc` (curves), `workloads`
-(several figures, of which `--figure` chooses), `data_parallel` (what is predicted, not what was measured). Of several
-lines of one case the last counts. Default output: the same name with .svg.
+The `bench` of the lines decides the figure: `batching`, `policies_split` (bars), `tree_fc` (curves), `workloads`
+(several figures; `--figure` chooses one), `data_parallel` (predictions only). If a case has several lines, the last
+counts. Default output: the same name with .svg.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import workload_figures
 import workload_lines
 from table import Line, commit_of, read, setting
 
-# Okabe and Ito's palette: told apart with any colour vision. A part has one colour in both columns.
+# Okabe and Ito's palette, for any colour vision. A part has one colour in both columns.
 COLOURS = {
     "building": "#E69F00",
     "planning": "#F0E442",
@@ -39,18 +39,18 @@ COLOURS = {
 
 
 def batch_of(line: Line) -> int:
-    """The batch size of a case."""
+    """Return the batch size of a case."""
     return int(setting(line, "batch"))
 
 
 def rest_of(line: Line, varied: tuple[str, ...] = ("batch",)) -> str:
-    """The settings that a figure does not show, with the machine."""
+    """Return the settings that a figure does not show, with the machine."""
     case = " ".join(word for word in line["case"].split() if word.partition("=")[0] not in varied)
     return f"{case}\n{line['machine']['cpu']}, {commit_of(line)}"
 
 
 def host_share(axes: Any, lines: list[Line]) -> None:
-    """A curve per contender: milliseconds of the host per step (full) and its share of a step (dashed, right axis)."""
+    """Draw a curve per contender: the host's milliseconds per step (full) and share of a step (dashed, right axis)."""
     x = "leaves" if setting(lines[0], "leaves") else "batch"
     curves: dict[str, dict[int, tuple[float, float]]] = {}
     for line in lines:
@@ -76,7 +76,7 @@ def host_share(axes: Any, lines: list[Line]) -> None:
 
 
 def draw_prediction(figure: Any, lines: list[Line]) -> None:
-    """A panel per model, a curve per transport and link: how much of so many times one host is left."""
+    """Draw a panel per model, with a curve per transport and link: the remaining share of linear speed-up."""
     predicted, measured = ([line for line in lines if line.get("prediction", False) is kind] for kind in (True, False))
     models = list(dict.fromkeys(line["case"].partition(" link")[0] for line in predicted))
     links = list(dict.fromkeys(setting(line, "link") for line in predicted))
@@ -103,13 +103,13 @@ def draw_prediction(figure: Any, lines: list[Line]) -> None:
 
 
 class Figure(NamedTuple):
-    """How to draw the lines of a bench.
+    """Drawing rules for the lines of a bench.
 
     Attributes:
-        draw: onto axes.
+        draw: draws onto axes.
         x: the setting along the axis; of several names the first one that all lines have.
-        label: of that axis; "" for the setting's name.
-        panels: settings in which the lines may differ, too.
+        label: label of that axis; "" for the setting's name.
+        panels: further settings in which the lines may differ.
     """
 
     draw: Callable[[Any, list[Line]], None]
@@ -129,7 +129,7 @@ PREDICTED = "data_parallel"
 
 
 def draw_workloads(figure: Any, options: argparse.Namespace) -> None:
-    """One of the figures of workload_figures.py."""
+    """Draw one of the figures of workload_figures.py."""
     lines = [line for line in workload_lines.read(options.lines) if line["bench"] == workload_lines.BENCH]
     wanted = options.tasks.split(",") if options.tasks else None
     cases = [
@@ -151,7 +151,7 @@ def draw_workloads(figure: Any, options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Read, draw, write."""
+    """Read lines, draw them, and write the figure."""
     parser = harness.parser(__doc__, "lines", mode="train")
     parser.add_argument("--out", type=Path, metavar="FILE.svg")
     parser.add_argument(

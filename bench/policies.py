@@ -4,14 +4,14 @@
     python bench/policies.py --split --batch-sizes 64 --hidden 128 > bench/results/cpu/DATE-policies_split.jsonl
     python bench/policies_table.py bench/results/cpu/DATE-policies.jsonl
 
-A line per workload, mode, batch size, hidden size and policy: examples per second as a user has them, host work
-included, beside policy `depth`. Handles of all policies are in one process, and a round runs a few mini-batches with
-each of them in turn, so that they see the same spells of the machine; rounds are short and many. `quartiles` are those
-of the rounds' ratios.
+Prints a line per workload, mode, batch size, hidden size and policy: a user's examples per second, host work included,
+beside policy `depth`. One process holds handles of all policies. A round runs a few mini-batches with each of them in
+turn, so that they see the same spells of the machine; rounds are short and many. `quartiles` are those of the rounds'
+ratios.
 
-With --split a mini-batch is taken apart, as in ED-Batch's figure 9, one at a time and waited for, in milliseconds:
-`construction` is joining the examples and recording the graph, `scheduling` policy, plan and script, `execution` the
-rest.
+With --split, mini-batches run one at a time, as in ED-Batch's figure 9. Their milliseconds are split into
+`construction` (joining the examples and recording the graph), `scheduling` (policy, plan and script), and `execution`
+(the rest).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Contender:
     """A task with a handle of one policy.
 
     Args:
-        infers: outputs only; else training by SGD.
+        infers: True to compute outputs only; False to train by SGD.
     """
 
     def __init__(self, task: Any, policy: str, infers: bool, threads: int) -> None:
@@ -62,7 +62,7 @@ class Contender:
         return vpps.learn_policy(graph)
 
     def step(self, examples: Indices) -> int:
-        """A mini-batch; returns when its graph was recorded (`time.perf_counter_ns`)."""
+        """Run a mini-batch; returns the time when its graph was recorded (`time.perf_counter_ns`)."""
         batch, graph = self.task.train[examples], vpps.Graph()
         if self.infers:
             wanted = [self.task.outputs(graph, batch)]
@@ -75,13 +75,13 @@ class Contender:
         return recorded
 
     def run(self, batches: Sequence[Indices]) -> None:
-        """Mini-batches that are not waited for, but for the last one."""
+        """Run mini-batches and wait only for the last one."""
         for batch in batches:
             self.step(batch)
         self.handle.sync_get_latest_loss()
 
     def split(self, examples: Indices) -> tuple[float, float, float]:
-        """Milliseconds of PARTS of a mini-batch; nothing may be in flight."""
+        """Return milliseconds of PARTS of a mini-batch; nothing may be in flight."""
         begin = time.perf_counter_ns()
         recorded = self.step(examples)
         self.handle.sync_get_latest_loss()
@@ -93,7 +93,7 @@ class Contender:
 
 
 class Case(NamedTuple):
-    """What lines are about."""
+    """The settings that lines are about."""
 
     workload: str
     mode: str
@@ -102,7 +102,7 @@ class Case(NamedTuple):
     threads: int
 
     def named(self, policy: str) -> str:
-        """As lines have it."""
+        """Return the case's name in lines."""
         return (
             f"task={self.workload} mode={self.mode} policy={policy} batch={self.batch} hidden={self.hidden} "
             f"threads={self.threads}"
@@ -112,7 +112,7 @@ class Case(NamedTuple):
 def measure(
     case: Case, contenders: Mapping[str, Contender], batches: Sequence[Indices], options: argparse.Namespace
 ) -> None:
-    """Throughput of all policies."""
+    """Measure throughput of all policies."""
     begin = time.perf_counter()
     contenders[BASELINE].run(batches)
     spent = (time.perf_counter() - begin) / len(batches)
@@ -129,7 +129,7 @@ def measure(
 
 
 def quartiles(values: Sequence[float], others: Sequence[float]) -> list[float]:
-    """The middle half of the rounds' ratios lies between them."""
+    """Return the quartiles of the rounds' ratios."""
     ratios = [value / other for value, other in zip(values, others, strict=True)]
     low, high = np.quantile(ratios, [0.25, 0.75]).tolist()
     return [harness.median([low]), harness.median([high])]
@@ -138,7 +138,7 @@ def quartiles(values: Sequence[float], others: Sequence[float]) -> list[float]:
 def measure_split(
     case: Case, contenders: Mapping[str, Contender], batches: Sequence[Indices], options: argparse.Namespace
 ) -> None:
-    """Where the time of a mini-batch goes, with each policy."""
+    """Split the time of a mini-batch into parts, with each policy."""
     parts: dict[str, list[list[float]]] = {policy: [] for policy in contenders}
 
     def take_apart(policy: str) -> None:
@@ -156,20 +156,20 @@ def measure_split(
 def contenders_of(
     tasks: Callable[[], Any], mode: str, policies: Sequence[str], threads: int
 ) -> Iterator[tuple[str, Contender]]:
-    """A handle per policy. Those that train have a model each; one model is enough for all that do not."""
+    """Yield a handle per policy. Training handles have a model each; all others share one model."""
     shared = tasks() if mode == "infer" else None
     for policy in policies:
         yield policy, Contender(tasks() if shared is None else shared, policy, mode == "infer", threads)
 
 
 def mini_batches(task: Any, size: int, n: int) -> list[Indices]:
-    """Examples in random order, the same for everyone."""
+    """Return examples in random order, the same for every contender."""
     order = np.array(random.Random(ORDER_SEED).sample(range(len(task.train)), len(task.train)))
     return [order[k : k + size] for k in range(0, max(len(order) - size, 0) + 1, size)][:n]
 
 
 def run(name: str, mode: str, hidden: int, options: argparse.Namespace) -> None:
-    """All batch sizes of a workload, with one mode and hidden size."""
+    """Measure all batch sizes of a workload, with one mode and hidden size."""
     limit = max(LEARN_ON, max(options.batch_sizes) * options.mini_batches)
     make = partial(make_task, name, data_of(name, options.data), hidden, None, limit)
     contenders = dict(contenders_of(make, mode, options.policies, options.threads))
@@ -177,7 +177,7 @@ def run(name: str, mode: str, hidden: int, options: argparse.Namespace) -> None:
     for size in options.batch_sizes:
         case = Case(name, mode, size, hidden, options.threads)
         batches = mini_batches(some, size, options.mini_batches)
-        for contender in contenders.values():  # kernels are compiled, pools large
+        for contender in contenders.values():  # compiles kernels and enlarges pools
             contender.run([*batches, *batches])
         (measure_split if options.split else measure)(case, contenders, batches, options)
     for contender in contenders.values():
@@ -185,15 +185,15 @@ def run(name: str, mode: str, hidden: int, options: argparse.Namespace) -> None:
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = harness.parser(
         __doc__, data=None, synthetic=False, workload=None, policy=None, batch_sizes=[1, 8, 64], rounds=24, threads=1,
         cores=None,
     )  # fmt: skip
     parser.add_argument("--mode", choices=MODES, help="default: both")
     parser.add_argument("--hidden", type=harness.numbers, default=[128, 256], metavar="N,...")
-    parser.add_argument("--mini-batches", type=int, default=4, metavar="N", help="different ones of each size")
-    parser.add_argument("--seconds", type=float, default=0.05, help="that a policy's part of a round should take")
+    parser.add_argument("--mini-batches", type=int, default=4, metavar="N", help="different mini-batches of each size")
+    parser.add_argument("--seconds", type=float, default=0.05, help="target duration of a policy's part of a round")
     parser.add_argument("--split", action="store_true", help="construction, scheduling, execution")
     options = parser.parse_args(arguments)
     options.workloads = harness.choose(options.workload, list(NETWORKS), "workloads")
@@ -207,9 +207,9 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Everything."""
+    """Measure all workloads and modes."""
     options = parse_options()
-    os.environ["VPPS_TUNING"] = "0"  # handles differ in the policy alone
+    os.environ["VPPS_TUNING"] = "0"  # handles differ only in the policy
     harness.confine(options.cores)
     harness.keep_freed_memory()
     for name in options.workloads:

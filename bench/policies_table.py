@@ -2,8 +2,8 @@
 
     python bench/policies_table.py bench/results/cpu/DATE-policies.jsonl
 
-Per mode and hidden size a row per workload and batch size: examples per second with `depth`, and times as many with
-each of the others; or milliseconds of a mini-batch: construction, scheduling, execution.
+Each mode and hidden size has a row per workload and batch size: examples per second with `depth`, and the ratio of each
+other policy to it; or milliseconds of a mini-batch: construction, scheduling, execution.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Group = tuple[str, ...]
 
 
 def rows_of(lines: Iterable[Line], bench: str) -> dict[Group, dict[Group, dict[str, Line]]]:
-    """Lines by policy, by (workload, batch size), by (mode, hidden size)."""
+    """Return lines by policy, by (workload, batch size), by (mode, hidden size)."""
     found: dict[Group, dict[Group, dict[str, Line]]] = {}
     for line in lines:
         if line["bench"] == bench:
@@ -34,7 +34,7 @@ def rows_of(lines: Iterable[Line], bench: str) -> dict[Group, dict[Group, dict[s
 
 
 def throughput(rows: dict[Group, dict[str, Line]]) -> str:
-    """A row per workload and batch size."""
+    """Return a table with a row per workload and batch size."""
     policies = list(dict.fromkeys(policy for row in rows.values() for policy in row))
     others = [policy for policy in policies if policy != BASELINE]
     shown = [["", "batch", f"{BASELINE}, examples/s", *others]]
@@ -46,7 +46,7 @@ def throughput(rows: dict[Group, dict[str, Line]]) -> str:
 
 
 def split(rows: dict[Group, dict[str, Line]]) -> str:
-    """A row per workload, a column per policy."""
+    """Return a table with a row per workload and a column per policy."""
     policies = list(dict.fromkeys(policy for row in rows.values() for policy in row))
     shown = [["", "batch", *policies]]
     for (task, batch), row in rows.items():
@@ -56,7 +56,7 @@ def split(rows: dict[Group, dict[str, Line]]) -> str:
 
 
 def tables(lines: Sequence[Line]) -> str:
-    """All of them."""
+    """Return all tables as Markdown."""
     parts: list[str] = []
     for bench, draw, what in (
         (BENCH, throughput, f"times the examples/s of {BASELINE}"),
@@ -69,7 +69,7 @@ def tables(lines: Sequence[Line]) -> str:
 
 
 def main() -> None:
-    """Print the tables."""
+    """Print all the tables."""
     parser = harness.parser(__doc__, "lines")
     options = parser.parse_args()
     lines = read([options.lines], (BENCH, SPLIT))

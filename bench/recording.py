@@ -1,4 +1,4 @@
-"""What recording costs the host: microseconds per call, for calls of cells and for bare ops.
+"""Measures the host's cost of recording: microseconds per call, for calls of cells and for bare ops.
 
     python bench/recording.py [--trees train.txt] [--batch 64] [--rounds 30] >> recording.jsonl
     PYTHONPATH=other/checkout python bench/recording.py    # the same figures of another version of vpps
@@ -10,13 +10,12 @@ Graphs are recorded, never planned nor run. The cases:
     ops      bare ops on vectors, with operators and functions, with and without parameters
     lookups  graph.lookup and graph.zeros
     words    the trees of `cells` without their losses, in one call (graph.map); leaves look their words up
-    vectors  the same; leaves are given their words' vectors, which are rows of the graph
+    vectors  like `words`, but leaves are given their words' vectors, which are rows of the graph
     sum      vpps.sum of the losses alone, per loss
 
-Each case twice: recorded in Python, and then by the compiled recorder, which a handle puts in use where it can be had
-(`recorder` says which it was). Lines also have `ms`, of the whole batch, `best`, of the quickest round, and
-`arrays_ms`: what turning it into arrays takes, the planner's first step. The time of the user's loop is part of the
-figures.
+Each case is recorded twice: in Python, and then by the compiled recorder, if a handle can put it in use (`recorder`
+names the one used). Lines also have `ms`, of the whole batch, `best`, of the quickest round, and `arrays_ms`, the time
+to convert it into arrays, the planner's first step. Figures include the time of the user's loop.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from vpps.data import GraphBatch, GraphSet
 from vpps.record.topology import Topology
 
 BENCH = "recording"
-HIDDEN = 8  # of no consequence: nothing is computed
+HIDDEN = 8  # any size will do: nothing is computed
 CLASSES = 5
 
 Batch = Sequence[list[Node]]
@@ -46,7 +45,7 @@ Recorded = tuple[vpps.Graph, int]  # with the number of calls
 
 
 def cells_of_trees(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
-    """Records trees of two cells, as a user would."""
+    """Return a recorder of trees of two cells, as a user would write it."""
     words = model.lookup("words", (n_words, HIDDEN))
     W, U, Wo = (model.parameter(n, s) for n, s in (("W", (24, HIDDEN)), ("U", (40, 16)), ("Wo", (CLASSES, HIDDEN))))
 
@@ -83,7 +82,7 @@ def cells_of_trees(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorde
 
 
 def cells_with_lists(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
-    """Records trees of one cell that takes its children as lists."""
+    """Return a recorder of trees of one cell that takes its children as lists."""
     words = model.lookup("child words", (n_words, HIDDEN))
     V, Uf = model.parameter("V", (24, HIDDEN)), model.parameter("Uf", (HIDDEN, HIDDEN))
 
@@ -111,7 +110,7 @@ def cells_with_lists(model: vpps.Model, n_words: int) -> Callable[[Batch], Recor
 
 
 def bare_ops(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
-    """Records a recurrence of twelve bare ops a step."""
+    """Return a recorder of a recurrence of twelve bare ops a step."""
     p, M = model.parameter("p", (HIDDEN,)), model.parameter("M", (HIDDEN, HIDDEN))
 
     def record(batch: Batch) -> Recorded:
@@ -128,7 +127,7 @@ def bare_ops(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
 
 
 def lookups(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
-    """Records leaves alone; half of the calls are for zeros, which are one vertex."""
+    """Return a recorder of leaves only; half of the calls are for zeros, which are one vertex."""
     words = model.lookup("looked up", (n_words, HIDDEN))
 
     def record(batch: Batch) -> Recorded:
@@ -145,7 +144,7 @@ def lookups(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
 
 
 def maps(model: vpps.Model, n_words: int, vectors: bool) -> Callable[[Batch], Recorded]:
-    """Records trees that are data, joined before the timing."""
+    """Return a recorder of trees as data, joined before the timing."""
     table = model.lookup("words", (n_words, HIDDEN))
     shapes = {"W": (24, HIDDEN), "b": (24,), "U": (40, 16), "bU": (40,)}
     leaf, inner = tree_states(*(model.parameter(name, shape) for name, shape in shapes.items()))
@@ -161,7 +160,7 @@ def maps(model: vpps.Model, n_words: int, vectors: bool) -> Callable[[Batch], Re
         if vectors:
             is_leaf = trees.kind == 0
             of_leaves = graph.rows(np.zeros((np.count_nonzero(is_leaf), HIDDEN), np.float32), grad=True)
-            inputs = {"x": of_leaves[np.cumsum(is_leaf) - 1]}  # inner nodes have any
+            inputs = {"x": of_leaves[np.cumsum(is_leaf) - 1]}  # inner nodes may have any
         graph.map(cells, **trees.structure, inputs=inputs)
         return graph, trees.n_vertices
 
@@ -182,7 +181,7 @@ CASES = {
 
 
 def recorder() -> str:
-    """What records graphs now."""
+    """Return the kind of recorder now in use."""
     return (
         "python"
         if type(getattr(vpps.Graph(), "_tape", None)).__module__.startswith(("vpps.", "builtins"))
@@ -191,7 +190,7 @@ def recorder() -> str:
 
 
 def run(name: str, batch: Batch, n_words: int, options: argparse.Namespace, data: str) -> None:
-    """Measure one case."""
+    """Measure a single case."""
     model = vpps.Model(seed=1)
     record = CASES[name](model, n_words)
     record(batch)  # traces
@@ -223,7 +222,7 @@ def run_sum(batch: Batch, options: argparse.Namespace, data: str) -> None:
 
 
 def main() -> None:
-    """Run every case."""
+    """Measure every requested case."""
     parser = harness.parser(__doc__, trees=None, rounds=30)
     parser.add_argument("--batch", type=int, default=64, help="trees")
     options = parser.parse_args()

@@ -4,17 +4,18 @@
     python bench/roofline.py tree-lstm --device cuda --peaks H100
     python bench/roofline.py my_module:build --peaks 0.1,200,50,0.5
 
-A task of vpps-train with its settings, or a function of your own, as for `vpps-profile`. A line for every phase of a
-launch, one for waiting, one for the launch: microseconds, averages over the batches and of a phase over virtual
-processors (`value`), the floor (`peer_value`), and the floor over the time (`ratio`, 1: nothing is left to gain).
+Runs a task of vpps-train with its settings, or a function of your own, as for `vpps-profile`. Prints a line for every
+phase of a launch, one for waiting, and one for the launch. `value` is microseconds, an average over the batches, and
+for a phase also over virtual processors. `peer_value` is the floor, and `ratio` the floor over the time (1: no gain is
+left).
 
     floor of a phase = max(flops / peak, moved / far + (asked - moved) / near)
     floor of a launch = floors of the phases + barriers * barrier
 
-`moved` are bytes of distinct memory, which come from where all data of the launch fit (`far`); what instructions ask
-for again comes at best from the nearest cache (`near`). Work is taken to be divided evenly, so a floor is there to
-compare with, not to reach. Peaks of the processor are measured (peaks.py) or given by --peaks: TFLOP/s, GB/s near,
-GB/s far, microseconds of a barrier; or the name of a GPU. Recording a timeline takes some time itself.
+`moved` is bytes of distinct memory, read from the memory that fits all data of the launch (`far`). Repeated reads come
+at best from the nearest cache (`near`). The model divides work evenly, so a floor is for comparison and cannot be
+reached. Peaks of the processor are measured (peaks.py) or given by --peaks: TFLOP/s, GB/s near, GB/s far, microseconds
+of a barrier; or the name of a GPU. Recording a timeline takes some time itself.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ def given_peaks(text: str) -> Peaks:
 
 
 def measured_peaks(vps: int, resident: float) -> Peaks:
-    """Measured peaks of this processor, for a launch that uses so many bytes."""
+    """Return measured peaks of this processor, for a launch that uses `resident` bytes."""
     near, far = (peaks.bandwidth(vps, size) for size in (NEAR * vps, max(resident, NEAR * vps)))
     return Peaks(peaks.flops(vps), max(near, far), far, peaks.barrier_seconds(vps))
 
 
 def floors(work: Work, peaks: Peaks) -> dict[str, float]:
-    """Seconds by phase and of all barriers."""
+    """Return seconds by phase and of all barriers."""
     found = {
         name: max(a.flops / peaks.flops, a.moved / peaks.far + max(0.0, a.asked - a.moved) / peaks.near)
         for name, a in work.phases.items()
@@ -73,7 +74,7 @@ def floors(work: Work, peaks: Peaks) -> dict[str, float]:
 
 
 def measure(workload: Workload, options: Any, vps: int | None) -> tuple[list[Work], list[list[Timeline]]]:
-    """Train on the first batches: the work of each, and their timelines by round."""
+    """Train on the first batches; returns the work of each, and their timelines by round."""
     items = workload.first(options.batches)
     settings = {"target": options.device, "vps": vps, "precision": options.precision}
     with Handle(workload.model, workload.optimizer, timeline=True, **settings) as handle:
@@ -85,7 +86,7 @@ def measure(workload: Workload, options: Any, vps: int | None) -> tuple[list[Wor
                 found.append(handle.timeline())
             return found
 
-        works = [work_of(timeline.plan) for timeline in launches()]  # warms up, too
+        works = [work_of(timeline.plan) for timeline in launches()]  # also warms up
         return works, [launches() for _ in range(options.rounds)]
 
 
@@ -94,7 +95,7 @@ def mean(values: list[float]) -> float:
 
 
 def report(case: str, works: list[Work], rounds: list[list[Timeline]], given: Peaks) -> None:
-    """A line for each phase, for waiting and for the launch."""
+    """Print a line for each phase, for waiting and for the launch."""
     floor_of = [floors(work, given) for work in works]
     seconds = [[timeline.seconds() for timeline in timelines] for timelines in rounds]
 
@@ -121,7 +122,7 @@ def report(case: str, works: list[Work], rounds: list[list[Timeline]], given: Pe
 def main() -> None:
     """Measure every batch size."""
     parser = harness.parser(__doc__, batch_sizes=[1, 8, 64], device="cpu", vps=None, rounds=5, precision="float32")
-    parser.add_argument("workload", help="a task of vpps-train, whose settings may follow, or module:function")
+    parser.add_argument("workload", help="a task of vpps-train with optional settings, or module:function")
     parser.add_argument("--batches", type=int, default=8, help="mini-batches of a round (default: 8)")
     parser.add_argument("--peaks", type=given_peaks, help="TFLOP/s,GB/s,GB/s,us, or a GPU: " + ", ".join(GPUS))
     options, rest = parser.parse_known_args()

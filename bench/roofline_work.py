@@ -22,10 +22,9 @@ class Amount:
     """The work of a phase.
 
     Attributes:
-        flops: of products with matrices, a multiply-add counted as two and one in bf16 as one: elementwise instructions
-            have few, and are bound by their bytes.
-        asked: bytes that instructions read and write: a product reads its matrix once for all vectors. Nothing
-            that stays on the chip.
+        flops: operations of products with matrices. A multiply-add counts as two, and one in bf16 as one. Elementwise
+            instructions have few, and are bound by their bytes.
+        asked: bytes that instructions read and write outside the chip. A product reads its matrix once for all vectors.
         moved: bytes of distinct memory: a float that is read first and written later moves twice.
     """
 
@@ -39,9 +38,9 @@ class Work:
     """The work of a launch.
 
     Attributes:
-        phases: by name, those of timelines but waiting.
+        phases: by the names of timelines, without waiting.
         resident: bytes of distinct memory that the launch touches.
-        barriers: that a virtual processor waits at, one after the other.
+        barriers: number of barriers, one after the other, at which a virtual processor waits.
     """
 
     phases: dict[str, Amount] = field(default_factory=lambda: {name: Amount() for name in PHASES if name != WAITING})
@@ -49,7 +48,7 @@ class Work:
     barriers: int = 0
 
 
-class _Whole(Footprint):
+class _WholeFootprint(Footprint):
     """The footprint of whole instructions, without checks: the script is known to be valid."""
 
     def outside(self, cells: Cells) -> range:
@@ -57,8 +56,8 @@ class _Whole(Footprint):
 
 
 def work_of(plan: Plan) -> Work:
-    """Count a launch."""
-    work, footprint = Work(), _Whole(plan.script, plan.layout, plan.origin)
+    """Count the work of a launch."""
+    work, footprint = Work(), _WholeFootprint(plan.script, plan.layout, plan.origin)
     came, gone = ({name: np.zeros(plan.pool_floats, bool) for name in work.phases} for _ in range(2))
     counted: set[bytes] = set()
     for execution in executions(plan):
@@ -95,8 +94,8 @@ def work_of(plan: Plan) -> Work:
 
 
 def _stays(d: Decoded, touch: Touch) -> bool:
-    """True if it touches no memory: matrices that the chip holds, which are counted once, when they are loaded; a
-    gradient whose step is made at once; the constant zero."""
+    """Return True if it touches no memory: matrices on the chip, which count once, when they are loaded; a gradient
+    that is applied at once; the constant zero."""
     form = d.instruction.form
     if touch.content is Content.WEIGHTS:
         return bool(d.fields.get("matrix")) and form != "Load"
@@ -106,7 +105,7 @@ def _stays(d: Decoded, touch: Touch) -> bool:
 
 
 def _flops(d: Decoded) -> int:
-    """Operations of a product; 0 for other instructions."""
+    """Return operations of a product; 0 for other instructions."""
     form = d.instruction.form
     if form in ("Matvec", "MatvecTransposed"):
         of_a_row = d.width * word(d, "columns")

@@ -1,4 +1,4 @@
-"""A contender at steady state: examples per second, and what host and GPU take for a step, each by itself."""
+"""A contender at steady state: examples per second, and a step's host time and GPU time, each measured alone."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from models import Trainer
 from treelstm import Contender
 
 AHEAD = 5  # steps: no contender's queue holds more than four (vpps two)
-SAMPLES = 16  # steps of a pass that are taken apart, spread over a round of the batches
-DELAY_BYTES = 1 << 20  # that a copy to the GPU takes some 20 us for, and a launch is put into its stream in 5
+SAMPLES = 16  # steps of a pass to time one by one, spread over a round of the batches
+DELAY_BYTES = 1 << 20  # copying that much to the GPU takes some 20 us, and enqueuing a launch 5
 
 
 class Steady:
-    """What passes over some batches have told of a contender.
+    """Measurements of a contender, from passes over some batches.
 
     Args:
         n: examples in the batches.
-        seconds: that a pass lasts, at least: it is of whole rounds over the batches, so that all do equal work.
+        seconds: least duration of a pass. A pass is whole rounds over the batches, so that all do equal work.
 
     Attributes:
         rates: examples per second of each pass.
-        host: seconds of the host for a step that finds nothing in the queue, so that it waits for nothing.
-        kernel: seconds of the GPU for a step whose work is in the queue as a whole; none without a GPU.
+        host: host seconds of a step that finds the queue empty, so that it never waits.
+        kernel: GPU seconds of a step that is enqueued as a whole; empty without a GPU.
     """
 
     def __init__(self, contender: Contender, batches: Sequence[Any], n: int, seconds: float) -> None:
@@ -38,7 +38,7 @@ class Steady:
         self.kernel: list[float] = []
 
     def measure(self) -> None:
-        """Make a pass. Raises ArithmeticError where training has left the numbers: nobody's steps are the same then."""
+        """Make a pass. Raises ArithmeticError if training diverged to non-finite numbers: steps then differ."""
         self.rates.append(self._rate())
         if not math.isfinite(self._contender.loss()):
             raise ArithmeticError("the loss is not finite any more")
@@ -51,7 +51,7 @@ class Steady:
                 self.kernel.append(self._clock(batch, self.host[-1]))
 
     def _rate(self) -> float:
-        """The clock is read twice behind the last step of a round, with the same work in the queue."""
+        """Both readings of the clock follow a last step of a round, with the same work in the queue."""
         for batch in ([*self._batches] * AHEAD)[-AHEAD:]:
             self._contender.step(batch)
         rounds, start, took = 0, time.perf_counter(), 0.0
@@ -63,7 +63,7 @@ class Steady:
         return rounds * self._n / took
 
     def apart(self, prefix: str = "") -> dict[str, float | None]:
-        """Microseconds of a step, medians, for a line."""
+        """Return median microseconds of a step, for a line."""
         return {
             f"{prefix}{name}_us": harness.median([1e6 * s for s in found]) if found else None
             for name, found in (("host", self.host), ("kernel", self.kernel))
@@ -71,7 +71,7 @@ class Steady:
 
 
 def kernel_clock(contender: Any) -> Callable[[Any, float], float] | None:
-    """What trains a contender on a batch and tells the GPU's seconds; it is told those of the host. None: no GPU."""
+    """Return a function that trains on a batch and returns the GPU's seconds, given the host's; None without a GPU."""
     if isinstance(contender, Trainer):
         return LaunchClock(contender) if contender.handle.target == "cuda" else None
     if contender.device.type != "cuda":
@@ -82,8 +82,8 @@ def kernel_clock(contender: Any) -> Callable[[Any, float], float] | None:
 
 
 class LaunchClock:
-    """Times launches of vpps by events directly before and behind them in their stream. In front of these goes a copy,
-    so that a launch is in the stream before its turn comes: else what the call takes would count."""
+    """Times launches of vpps by events directly before and after them in their stream. A copy before these events
+    delays them, so that the launch is enqueued before its turn; otherwise the time of the call would count."""
 
     def __init__(self, net: Trainer) -> None:
         from cuda.bindings import driver as api

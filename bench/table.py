@@ -2,8 +2,8 @@
 
     python bench/table.py bench/results/cpu/DATE-workloads.jsonl [--mode infer] [--batch-sizes 1,8,32,128]
 
-A cell is vpps's examples per second, times how many it is as fast as the best peer as shipped, and (where they were
-measured) as the strongest of all, tuned ones included: `1,240 · 3.10 · 2.24`. Then memory, where the lines have it.
+A cell has vpps's examples per second, its ratio to the best peer as shipped, and (if measured) its ratio to the
+strongest of all peers, tuned ones included: `1,240 · 3.10 · 2.24`. A table of memory follows if the lines have it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import workload_lines
 from workload_lines import TUNED, Case, Memory
 
 Line = dict[str, Any]
-"""What a bench prints."""
+"""One line printed by a bench."""
 
 
 def read(paths: Iterable[Path], benches: Collection[str]) -> list[Line]:
-    """The lines of files that are of these benches; of several of one case, program and peer the last one."""
+    """Return the lines of these benches in some files; of several lines of one case, program and peer, the last one."""
     found: dict[Any, Line] = {}
     for path in paths:
         for text in path.read_text(encoding="utf-8").splitlines():
@@ -34,29 +34,29 @@ def read(paths: Iterable[Path], benches: Collection[str]) -> list[Line]:
 
 
 def setting(line: Line, name: str) -> str:
-    """A setting of a case, such as that of "batch"; "" where it has none."""
+    """Return a setting of a case, such as "batch"; "" if it has none."""
     return dict(word.split("=", 1) for word in line["case"].split() if "=" in word).get(name, "")
 
 
 def commit_of(line: Line) -> str:
-    """In words."""
+    """Return the commit in words."""
     return f"commit {(line['commit']['id'] or 'unknown')[:9]}"
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A table, its first row being the head; numbers to the right."""
+    """Return a table, whose first row is the head; numbers are right-aligned."""
     head, *body = rows
     rule = ["---", *["---:"] * (len(head) - 1)]
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *body))
 
 
 def three_digits(value: float) -> str:
-    """A number as people read it: 3 digits, no exponent."""
+    """Format a number with 3 digits and no exponent."""
     return f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def cell(case: Case | None) -> str:
-    """What the table says of a case."""
+    """Return the table cell of a case."""
     if case is None or not case.vpps:
         return ""
     kinds = [False, True] if TUNED & case.peers.keys() else [False]
@@ -65,7 +65,7 @@ def cell(case: Case | None) -> str:
 
 
 def speed(cases: Sequence[Case], batch_sizes: Sequence[int] | None = None) -> str:
-    """A row per task and size of model, a column per batch size."""
+    """Return a table with a row per task and model size, and a column per batch size."""
     sizes = batch_sizes or sorted({case.batch for case in cases})
     several = len({(case.task, case.hidden) for case in cases}) > len({case.task for case in cases})
     rows: dict[str, dict[int, Case]] = {}
@@ -77,7 +77,7 @@ def speed(cases: Sequence[Case], batch_sizes: Sequence[int] | None = None) -> st
 
 
 def memory(found: Iterable[Memory]) -> str:
-    """A row per task."""
+    """Return a table with a row per task."""
     rows = [
         [m.task, str(m.batch), m.peer, three_digits(m.vpps), three_digits(m.peer_value), f"{m.peer_value / m.vpps:.2g}"]
         for m in found
@@ -86,7 +86,7 @@ def memory(found: Iterable[Memory]) -> str:
 
 
 def main() -> None:
-    """Print the tables."""
+    """Print all the tables."""
     parser = harness.parser(__doc__, "lines", mode="train", batch_sizes=None)
     options = parser.parse_args()
     lines = workload_lines.read(options.lines)

@@ -6,14 +6,14 @@
 
     vpps              all in vpps
     mixed             encoder and classifier in PyTorch; vpps's Adam updates the layer, PyTorch's the rest
-    mixed-torch-adam  the same; PyTorch's Adam updates everything
+    mixed-torch-adam  like mixed, but PyTorch's Adam updates everything
     outside           PyTorch's part of mixed alone: there is no layer, and losses are not compared
     torch-manual      all in PyTorch, the layer batched by level with a backward by hand
-    torch-autograd    the same; autograd does the backward
+    torch-autograd    like torch-manual, but autograd does the backward
 
-Every program trains with Adam (rows of the table that a batch does not use are left alone). One JSON object per line
-and pair of programs; see README.md. Exit status 1 when losses differ. With --sharing: how fast `mixed` is with two
-threads of PyTorch beside two virtual processors, by how idle threads of PyTorch wait, and with one.
+Every program trains with Adam (rows of the table that a batch does not use are left alone). Prints one JSON object per
+line and pair of programs; see README.md. Exit status 1 if losses differ. --sharing measures `mixed` with two threads of
+PyTorch beside two virtual processors, for each way in which idle PyTorch threads wait, and with one thread.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ SHARING: dict[str, tuple[int, str | None]] = {
     "torch threads=2 OMP_WAIT_POLICY=passive": (2, "passive"),
     "torch threads=1": (1, None),
 }
-"""Threads of PyTorch, and how they wait for work (libgomp: None spins for a while)."""
+"""Threads of PyTorch, and their way to wait for work (libgomp: None spins for a while)."""
 
 
 def initial_weights(words: int, hidden: int) -> dict[str, NDArray[np.float32]]:
-    """Those of treelstm.py and the encoder's."""
+    """Return the weights of treelstm.py and of the encoder."""
     weights = treelstm.initial_weights(words, hidden, hidden)
     encoder = treelstm.initial_weights(1, hidden, hidden, seed=2)
     # Vectors large enough that tanh is not linear.
@@ -78,8 +78,8 @@ def run(batch_size: int, options: argparse.Namespace) -> None:
 def report(
     batch_size: int, rates: Mapping[str, list[float]], losses: Mapping[str, float], options: argparse.Namespace
 ) -> None:
-    """A line for every pair of a program that has vpps in it and another that has less of it. `outside` has no line:
-    how many microseconds of a sentence it takes is in those of the mixed programs."""
+    """Print a line for every pair of a program with vpps and another with less of it. `outside` has no line: the lines
+    of the mixed programs give its microseconds per sentence."""
     case = (
         f"batch={batch_size} loss={options.loss} hidden={options.hidden} cores={options.cores} "
         f"threads={options.threads} torch_threads={options.torch_threads}"
@@ -99,12 +99,12 @@ def report(
 
 
 def _peer(name: str, other: str) -> bool:
-    """Whether a line of the first one is beside the other."""
+    """Return True if a line compares the first program with the other."""
     return other.startswith("torch") or (other == "vpps" != name)
 
 
 def shown(contender: str, options: argparse.Namespace) -> str:
-    """How results call it: the path that MKL takes is part of who it is."""
+    """Return the contender's name in results, which includes MKL's code path."""
     with_torch = contender != "vpps" and options.mkl_avx512
     name = contender.replace("torch-", "torch level-batched ") if contender.startswith("torch") else contender
     return f"{name}{', MKL AVX-512' if with_torch else ''}"
@@ -136,14 +136,14 @@ def share(options: argparse.Namespace) -> None:
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = harness.parser(
         __doc__, trees=None, batch_sizes=[1, 4, 16, 32, 64, 128], hidden=256, threads=1, cores=None, limit=512,
         passes=5, contenders=None, mkl_avx512=False,
     )  # fmt: skip
-    parser.add_argument("--torch-threads", type=int, default=1, help="of PyTorch beside vpps (default: 1)")
-    parser.add_argument("--loss", choices=["nodes", "roots"], default="nodes", help="where it is (default: nodes)")
-    parser.add_argument("--waiting", choices=["passive", "default"], default="default", help="idle threads of PyTorch")
+    parser.add_argument("--torch-threads", type=int, default=1, help="PyTorch's threads beside vpps (default: 1)")
+    parser.add_argument("--loss", choices=["nodes", "roots"], default="nodes", help="vertices with a loss")
+    parser.add_argument("--waiting", choices=["passive", "default"], default="default", help="for OpenMP's threads")
     parser.add_argument("--sharing", action="store_true", help="time `mixed` by threads of PyTorch instead")
     options = parser.parse_args()
     options.cores = options.cores or options.threads
@@ -158,7 +158,7 @@ def main() -> None:
     if options.sharing:
         share(options)
         return
-    if options.waiting == "passive":  # read by OpenMP when torch is loaded
+    if options.waiting == "passive":  # OpenMP reads it when torch is loaded
         os.environ["OMP_WAIT_POLICY"] = "passive"
     if options.mkl_avx512:
         harness.mkl_avx512()

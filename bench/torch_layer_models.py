@@ -1,6 +1,6 @@
 """The programs that `torch_layer.py` compares: encoder, tree layer and classifier, each in PyTorch or in vpps.
 
-Imported once threads and cores are set: it imports torch.
+Import it after threads and cores are set: it imports torch.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Weights = Mapping[str, NDArray[np.float32]]
 
 
 class Settings(NamedTuple):
-    """Of all programs.
+    """Settings of all programs.
 
     Attributes:
-        at: which vertices have a loss, "nodes" or "roots".
-        threads: virtual processors of vpps, and threads of PyTorch alone.
-        torch_threads: of PyTorch's operators beside virtual processors.
+        at: vertices with a loss: "nodes" or "roots".
+        threads: virtual processors of vpps; threads of PyTorch if it runs alone.
+        torch_threads: threads of PyTorch's operators beside virtual processors.
     """
 
     lr: float
@@ -40,7 +40,7 @@ class Settings(NamedTuple):
     torch_threads: int
 
 
-class Labelled(NamedTuple):
+class LabelledStates(NamedTuple):
     """h of the vertices that have a loss, their labels, and the number of trees."""
 
     h: Tensor
@@ -49,10 +49,10 @@ class Labelled(NamedTuple):
 
 
 class VppsAlone(Trainer):
-    """All of it in vpps."""
+    """The whole network in vpps."""
 
     def __init__(self, weights: Weights, settings: Settings) -> None:
-        """Copy the weights."""
+        """Copy the weights into a model."""
         model = vpps.Model(seed=1)
         words = model.lookup("words", weights["words"].shape, init=weights["words"])
         p = {name: model.parameter(name, w.shape, init=w) for name, w in weights.items() if name != "words"}
@@ -63,7 +63,7 @@ class VppsAlone(Trainer):
             return vpps.cross_entropy(p["Wo"] @ h + p["bo"], labels)
 
         def finish(h, c):
-            """Where every node has a loss it is part of the cells."""
+            """If every node has a loss, the loss is part of the cells."""
             vpps.scatter(h, c)
             vpps.push(loss(h, vpps.pull("label")) if self.at_nodes else h)
 
@@ -81,7 +81,7 @@ class VppsAlone(Trainer):
         self.handle = vpps.Handle(model, vpps.Adam(lr=settings.lr), target="cpu", vps=settings.threads)
 
     def prepare(self, tree: Tree) -> int:
-        """Number of the tree in the set that holds all."""
+        """Return the number of the tree in the set of all."""
         return self.trees.add(tree)
 
     def graph(self, batch: Sequence[int]) -> tuple[vpps.Graph, vpps.Expression]:
@@ -108,7 +108,7 @@ class Network(ABC):
         self._loss = torch.tensor(math.nan)
 
     def train_with(self, *layer: Tensor) -> None:
-        """Make the optimizers of encoder, classifier and such parameters of the tree layer as PyTorch updates."""
+        """Make the optimizers of encoder, classifier and those parameters of the tree layer that PyTorch updates."""
         lr = self.settings.lr
         self.dense = [*self.linear.parameters(), *self.classifier.parameters(), *layer]
         self.optimizers = [
@@ -118,19 +118,19 @@ class Network(ABC):
 
     @abstractmethod
     def prepare(self, tree: Tree) -> Any:
-        """A tree as `states` takes it. Made once per tree, as a data loader would, outside the timing."""
+        """Convert a tree for `states`. Done once per tree, as in a data loader, outside the timing."""
 
     @abstractmethod
-    def states(self, batch: Sequence[Any]) -> Labelled:
-        """Encoder and tree layer of a mini-batch."""
+    def states(self, batch: Sequence[Any]) -> LabelledStates:
+        """Run encoder and tree layer on a mini-batch."""
 
     def encode(self, words: Tensor) -> Tensor:
-        """Vectors of the leaves."""
+        """Return vectors of the leaves."""
         return torch.tanh(self.linear(self.embedding(words)))
 
     def step(self, batch: Sequence[Any]) -> None:
         """Train on one mini-batch."""
-        torch.set_num_threads(self.threads)  # a setting of the process, in which others compute, too
+        torch.set_num_threads(self.threads)  # a setting of the process, which other contenders share
         h, labels, trees = self.states(batch)
         loss = F.cross_entropy(self.classifier(h), labels, reduction="sum") / trees
         for optimizer in self.optimizers:
@@ -144,18 +144,18 @@ class Network(ABC):
         self._loss = loss.detach()
 
     def loss(self) -> float:
-        """Loss of the latest step, before its update."""
+        """Return the loss of the latest step, before its update."""
         return self._loss.item()
 
     def close(self) -> None:  # noqa: B027
-        """Give back what is not memory of Python's."""
+        """Free memory that is not Python's."""
 
 
 class Mixed(Network):
-    """The tree layer is in vpps."""
+    """The network with its tree layer in vpps."""
 
     def __init__(self, weights: Weights, settings: Settings, inside: bool) -> None:
-        """Copy the weights. inside: vpps updates its own; else PyTorch's optimizer updates all."""
+        """Copy the weights. inside: True if vpps updates its own; otherwise PyTorch's optimizer updates all."""
         super().__init__(weights, settings)
         from vpps.torch import Module
 
@@ -169,10 +169,10 @@ class Mixed(Network):
         self.train_with(*[] if inside else self.layer.parameters())
 
     def prepare(self, tree: Tree) -> int:
-        """Number of the tree in the set that holds all."""
+        """Return the number of the tree in the set of all."""
         return self.trees.add(tree)
 
-    def states(self, batch: Sequence[int]) -> Labelled:
+    def states(self, batch: Sequence[int]) -> LabelledStates:
         trees = self.trees.set[batch]
         is_leaf = trees.kind == 0
         vectors = self.encode(_indices(trees["word"][is_leaf]))
@@ -182,7 +182,7 @@ class Mixed(Network):
         labels = trees["label"]
         if self.settings.at == "roots":
             h, labels = h[trees.roots], labels[trees.roots]
-        return Labelled(self.layer(graph, h), _indices(labels), len(trees))
+        return LabelledStates(self.layer(graph, h), _indices(labels), len(trees))
 
     def close(self) -> None:
         """Stop the virtual processors."""
@@ -190,27 +190,27 @@ class Mixed(Network):
 
 
 class Outside(Network):
-    """What a step of `Mixed` does in PyTorch: no tree layer is computed between encoder and classifier."""
+    """PyTorch's part of a step of `Mixed`: no tree layer runs between encoder and classifier."""
 
     def __init__(self, weights: Weights, settings: Settings) -> None:
-        """Copy the weights."""
+        """Copy the weights of encoder and classifier."""
         super().__init__(weights, settings)
         self.threads = settings.torch_threads
         self.train_with()
 
     def prepare(self, tree: Tree) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Words of the leaves, and the labels."""
+        """Return words of the leaves, and the labels."""
         words = np.array(tree.words)
         return words[words >= 0], np.array(tree.labels if self.settings.at == "nodes" else tree.labels[-1:])
 
-    def states(self, batch: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> Labelled:
+    def states(self, batch: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> LabelledStates:
         words, labels = (torch.from_numpy(np.concatenate(column)) for column in zip(*batch, strict=True))
-        h = _Nothing.apply(self.encode(words), len(labels))  # type: ignore[no-untyped-call]
-        return Labelled(h, labels, len(batch))
+        h = _Ones.apply(self.encode(words), len(labels))  # type: ignore[no-untyped-call]
+        return LabelledStates(h, labels, len(batch))
 
 
-class _Nothing(torch.autograd.Function):
-    """Ones, and ones as gradients, in place of a layer."""
+class _Ones(torch.autograd.Function):
+    """Replaces a layer: returns ones, and ones as gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, n: int) -> Tensor:
@@ -223,10 +223,10 @@ class _Nothing(torch.autograd.Function):
 
 
 class TorchAlone(Network):
-    """The tree layer is batched by level."""
+    """The network in PyTorch with a tree layer batched by level."""
 
     def __init__(self, weights: Weights, settings: Settings, manual: bool) -> None:
-        """Copy the weights. manual: with a backward by hand, else autograd's."""
+        """Copy the weights. manual: True for a backward by hand, otherwise autograd's."""
         super().__init__(weights, settings)
         self.manual = manual
         self.layer = {name: nn.Parameter(torch.tensor(weights[name])) for name in TREE_LAYER}
@@ -234,10 +234,10 @@ class TorchAlone(Network):
         self._U_t = torch.empty_like(self.layer["U"].t(), memory_format=torch.contiguous_format)
 
     def prepare(self, tree: Tree) -> PreparedTree:
-        """The tree in breadth-first order."""
+        """Return the tree in breadth-first order."""
         return LevelBatched.prepare(tree)
 
-    def states(self, batch: Sequence[PreparedTree]) -> Labelled:
+    def states(self, batch: Sequence[PreparedTree]) -> LabelledStates:
         s = Schedule.of(batch)
         x = self.encode(s.words)
         if self.manual:
@@ -245,11 +245,11 @@ class TorchAlone(Network):
         else:
             h = states_by_level(self.layer, x, s, torch.from_numpy(s.row_order()))
         n = len(h) if self.settings.at == "nodes" else len(batch)  # roots come first
-        return Labelled(h[:n], s.labels[:n], len(batch))
+        return LabelledStates(h[:n], s.labels[:n], len(batch))
 
 
 class _LevelBatchedLayer(torch.autograd.Function):
-    """`TreeLayer` with the products that give the gradients of weights and inputs."""
+    """The layer `TreeLayer` with the products that give the gradients of weights and inputs."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, W: Tensor, b: Tensor, U: Tensor, bU: Tensor, s: Schedule, U_t: Tensor) -> Tensor:
@@ -269,12 +269,12 @@ class _LevelBatchedLayer(torch.autograd.Function):
 
 
 def _indices(column: NDArray[np.integer[Any]]) -> Tensor:
-    """As PyTorch takes them, from int32."""
+    """Convert int32 indices for PyTorch."""
     return torch.from_numpy(column.astype(np.int64))
 
 
 def _linear(matrix: NDArray[np.float32], bias: NDArray[np.float32]) -> nn.Linear:
-    """A copy of these weights."""
+    """Return a layer with a copy of these weights."""
     linear = nn.Linear(*matrix.shape[::-1])
     with torch.no_grad():
         linear.weight.copy_(torch.from_numpy(matrix))

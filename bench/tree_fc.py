@@ -1,4 +1,4 @@
-"""Tree-FC, the benchmark of TensorFlow Fold and Cavs: vpps beside PyTorch and DyNet, host and computation taken apart.
+"""Tree-FC, the benchmark of TensorFlow Fold and Cavs: vpps beside PyTorch and DyNet, host and computation apart.
 
     leaf:   h = embedding of its word
     inner:  h = tanh(W concat(hl, hr) + b)
@@ -7,12 +7,11 @@
     python bench/tree_fc.py --threads 1 --mkl-avx512 >> tree_fc.jsonl                      figure 9a, table 1 left
     python bench/tree_fc.py --trees train.txt --threads 1 --mkl-avx512 >> tree_fc.jsonl    figure 9b, table 1 right
 
-Complete binary trees of 32 to 1024 leaves; with --trees, the Tree-LSTM of treelstm.py on those trees instead, by
-batch size. Exit status 1 when the contenders' losses differ.
+Trains on complete binary trees of 32 to 1024 leaves; with --trees, the Tree-LSTM of treelstm.py on those trees instead,
+by batch size. Exit status 1 if the contenders' losses differ.
 
-Host and computation are taken apart in steps made one at a time, each waited for, as in figure 9 and table 1 of the
-Cavs paper; how long a step takes when nothing is waited for is measured beside it, in the same rounds. What counts as
-the host's:
+Steps made one at a time, each waited for, separate host and computation, as in figure 9 and table 1 of the Cavs paper.
+The same rounds also measure steps without waiting. The host's part is:
 
     vpps       recording the graph or joining graphs that are data, planning, the script: until the kernel can begin
     PyTorch    the level schedule of the mini-batch; every operator that Python then calls counts as computation
@@ -44,7 +43,7 @@ CHECKED_BATCHES = 2  # different ones, the second after an update
 
 
 def initial_weights(hidden: int, seed: int = 1) -> dict[str, NDArray[np.float32]]:
-    """Glorot-uniform matrices; embeddings in (-1, 1), so that tanh is not linear; small random biases."""
+    """Return Glorot-uniform matrices; embeddings in (-1, 1), so that tanh is not linear; small random biases."""
     random = np.random.default_rng(seed)
 
     def uniform(bound: float, *shape: int) -> NDArray[np.float32]:
@@ -60,11 +59,11 @@ def initial_weights(hidden: int, seed: int = 1) -> dict[str, NDArray[np.float32]
 
 
 def complete_trees(leaves: int, number: int, seed: int = 1) -> list[Tree]:
-    """Complete binary trees in post-order with random words and labels; `leaves` is a power of two."""
+    """Return complete binary trees in post-order with random words and labels; `leaves` is a power of two."""
     random = np.random.default_rng(seed)
     left: list[int] = []
     right: list[int] = []
-    open_subtrees: list[tuple[int, int]] = []  # (height, root), heights falling: as a binary counter adds
+    open_subtrees: list[tuple[int, int]] = []  # (height, root), heights descending: works like a binary counter
     for _ in range(leaves):
         height = 0
         left.append(-1)
@@ -83,7 +82,7 @@ def complete_trees(leaves: int, number: int, seed: int = 1) -> list[Tree]:
 
 
 def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: argparse.Namespace) -> Any:
-    """The program of that name, starting from a copy of the weights. Imports what it needs and nothing else."""
+    """Return the program of that name, starting from a copy of the weights. Imports only the modules that it needs."""
     if name.startswith("vpps"):
         from tree_fc_models import PROGRAMS
 
@@ -114,7 +113,7 @@ def tree_fc(leaves: int, options: argparse.Namespace) -> None:
 
 
 def tree_lstm(batch_size: int, options: argparse.Namespace) -> None:
-    """The same of the Tree-LSTM on the trees of a file, one batch size."""
+    """Check, warm up, time and report the Tree-LSTM on the trees of a file, at one batch size."""
     trees, words = read_trees(options.trees, options.limit)
     options.batch_size, options.nodes = batch_size, treelstm.most_nodes(trees, max(options.batch_sizes))
     weights = treelstm.initial_weights(words, options.hidden, options.hidden)
@@ -154,7 +153,7 @@ class Split(NamedTuple):
 
 
 def split_step(contender: Contender, batch: Sequence[Any]) -> Split:
-    """Make one step, wait for it, and take it apart. Nothing may be in flight."""
+    """Make one step, wait for it, and split its time. Nothing may be in flight."""
     begin = time.perf_counter_ns()
     graph = contender.graph(batch)
     prepared = time.perf_counter_ns()
@@ -168,13 +167,13 @@ def split_step(contender: Contender, batch: Sequence[Any]) -> Split:
 
 
 def split_pass(contender: Contender, batches: Sequence[Any]) -> Split:
-    """Mean over the batches, of steps that are waited for."""
+    """Return the mean over the batches, of steps with waiting."""
     steps = [split_step(contender, batch) for batch in batches]
     return Split(*(sum(column) / len(steps) for column in zip(*steps, strict=True)))
 
 
 def train_pass(contender: Contender, batches: Sequence[Any]) -> None:
-    """Steps that are not waited for, from the first graph to the end of the last update."""
+    """Run steps without waiting, from the first graph to the end of the last update."""
     for batch in batches:
         contender.step(batch)
     contender.loss()
@@ -189,7 +188,7 @@ class Measured(NamedTuple):
 
     @property
     def shares(self) -> list[float]:
-        """The host's share of a step that is waited for."""
+        """Return the host's share of a step with waiting."""
         return [host / (host + computed) for host, computed in zip(self.hosts, self.computations, strict=True)]
 
 
@@ -219,7 +218,7 @@ def report(
     peer_name: Callable[[str], str],
     losses: Mapping[str, float],
 ) -> None:
-    """A line for every program of vpps and every peer; one per contender where there is only one kind of them."""
+    """Print a line per pair of a vpps program and a peer, or per contender if all are of one kind."""
     programs = {name: m for name, m in measured.items() if name.startswith("vpps")}
     peers = {name: m for name, m in measured.items() if name not in programs}
     for name, m in (programs or peers).items():
@@ -244,15 +243,13 @@ def _parts(m: Measured) -> dict[str, float]:
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = harness.parser(
         __doc__, trees=None, batch_size=64, batch_sizes=[1, 16, 32, 64, 128, 256], hidden=None, limit=512, threads=1,
         cores=None, passes=3, contenders=None, dynet_autobatch=1, mkl_avx512=False, quick=False,
     )  # fmt: skip
     parser.add_argument("--leaves", type=harness.numbers, default=[32, 64, 128, 256, 512, 1024], metavar="N,N,...")
-    parser.add_argument(
-        "--batches", type=int, default=64, help="mini-batches of the trees of a file in a pass, at most"
-    )
+    parser.add_argument("--batches", type=int, default=64, help="most mini-batches in a pass over a file's trees")
     options = parser.parse_args()
     if bad := [n for n in options.leaves if n < 2 or n & (n - 1)]:
         sys.exit(f"--leaves {','.join(map(str, bad))}: complete trees have 2, 4, 8 ... leaves")
@@ -267,7 +264,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run every size."""
+    """Measure every requested size."""
     options = parse_options()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in treelstm.py
     if options.mkl_avx512:

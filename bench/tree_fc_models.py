@@ -1,4 +1,4 @@
-"""Tree-FC in vpps, the network of vpps.zoo; equations and weights are in `tree_fc.py`."""
+"""The Tree-FC network of vpps.zoo in vpps; equations and weights are in `tree_fc.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARAMETERS = {
     "Wo": "output/W",
     "bo": "output/b",
 }
-"""What the bench calls the parameters of the network."""
+"""The bench's names of the network's parameters."""
 
 
 class VppsTreeFc(Trainer):
@@ -36,7 +36,7 @@ class VppsTreeFc(Trainer):
 
     @staticmethod
     def prepare(tree: Tree) -> list[Node]:
-        """The tree as the loop below wants it, outside the timing."""
+        """Convert the tree for the loop below, outside the timing."""
         return VppsTreeLstm.prepare(tree)
 
     def graph(self, batch: Sequence[list[Node]]) -> tuple[vpps.Graph, vpps.Expression]:
@@ -53,7 +53,7 @@ class VppsTreeFc(Trainer):
 
 
 class VppsBulkTreeFc(VppsTreeFc):
-    """The same with graphs that are data."""
+    """The program VppsTreeFc with graphs as data."""
 
     def __init__(self, weights: Mapping[str, NDArray[np.float32]], lr: float, threads: int) -> None:
         super().__init__(weights, lr, threads)
@@ -61,7 +61,7 @@ class VppsBulkTreeFc(VppsTreeFc):
         self.trees = TreesAsData()
 
     def prepare(self, tree: Tree) -> int:  # type: ignore[override]
-        """Number of the tree in the set that holds all."""
+        """Return the number of the tree in the set of all."""
         return self.trees.add(tree)
 
     def graph(self, batch: Sequence[int]) -> tuple[vpps.Graph, vpps.Expression]:  # type: ignore[override]

@@ -27,7 +27,7 @@ CLASSES = 5
 CHECKED_BATCHES = 5  # each after an update, so that wrong gradients show too
 TOLERANCE = 1e-4  # relative
 CONTENDERS = ("vpps-per-child", "vpps-bulk", "vpps-distinct", "vpps", "autograd", "manual", "manual-distinct", "dynet")
-REDUCED = "-bf16"  # ends the names of contenders whose products are in bf16
+REDUCED = "-bf16"  # suffix of contenders with bf16 products
 REDUCED_TOLERANCE = 2e-3
 REDUCED_CONTENDERS = ("vpps-bulk-bf16", "vpps-bulk", "autograd-bf16", "manual-bf16", "autograd", "manual")
 WARM_UP = 64  # sentences
@@ -44,7 +44,7 @@ class Contender(Protocol):
 
 
 def initial_weights(words: int, embedding: int, hidden: int, seed: int = 1) -> dict[str, NDArray[np.float32]]:
-    """Glorot-uniform matrices; small random biases, so that a misplaced one changes the loss."""
+    """Return Glorot-uniform matrices; biases are small random numbers, so that a misplaced one changes the loss."""
     random = np.random.default_rng(seed)
 
     def uniform(bound: float, *shape: int) -> NDArray[np.float32]:
@@ -65,7 +65,7 @@ def initial_weights(words: int, embedding: int, hidden: int, seed: int = 1) -> d
 
 
 def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: argparse.Namespace) -> Contender:
-    """The program of that name, starting from a copy of the weights. Imports what it needs and nothing else."""
+    """Return the program of that name, starting from a copy of the weights. Imports only the modules that it needs."""
     lr = options.lr or LEARNING_RATE[options.optimizer]
     precision, name = "bf16" if name.endswith(REDUCED) else "float32", name.removesuffix(REDUCED)
     if name.startswith("vpps"):
@@ -84,17 +84,17 @@ def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: 
 
 
 def in_batches(items: list[Any], size: int) -> list[list[Any]]:
-    """Consecutive mini-batches; the last one may be smaller."""
+    """Split into consecutive mini-batches; the last one may be smaller."""
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def most_nodes(trees: list[Tree], batch_size: int) -> int:
-    """Nodes of the largest mini-batch of that size."""
+    """Return the number of nodes of the largest mini-batch of that size."""
     return max(sum(len(tree.labels) for tree in batch) for batch in in_batches(trees, batch_size))
 
 
 def first_losses(contender: Contender, batches: Sequence[Any]) -> list[float]:
-    """Train on the first batches: their losses."""
+    """Train on the first batches and return their losses."""
     losses = []
     for batch in batches[:CHECKED_BATCHES]:
         contender.step(batch)
@@ -103,7 +103,7 @@ def first_losses(contender: Contender, batches: Sequence[Any]) -> list[float]:
 
 
 def check_losses(contenders: dict[str, Contender], batches: dict[str, list[Any]], tolerance: float = TOLERANCE) -> None:
-    """Train all on the first batches; exits (status 1) where a loss differs from the first contender's."""
+    """Train all on the first batches; exits (status 1) if a loss differs from the first contender's."""
     try:
         compare_losses({name: first_losses(c, batches[name]) for name, c in contenders.items()}, tolerance)
     except ArithmeticError as error:
@@ -111,16 +111,16 @@ def check_losses(contenders: dict[str, Contender], batches: dict[str, list[Any]]
 
 
 def compare_losses(by_name: dict[str, list[float]], tolerance: float) -> None:
-    """Raises ArithmeticError where a loss differs from that of the first contender."""
+    """Raise ArithmeticError if a loss differs from that of the first contender."""
     for number, losses in enumerate(zip(*by_name.values(), strict=True)):
-        # Written so that a NaN fails too.
+        # This form also fails for NaN.
         if not all(abs(loss - losses[0]) <= tolerance * abs(losses[0]) for loss in losses):
             found = dict(zip(by_name, losses, strict=True))
             raise ArithmeticError(f"the losses of batch {number} differ, the figures would mean nothing: {found}")
 
 
 def train(contender: Contender, batches: Sequence[Any]) -> None:
-    """One pass, from the first graph to the end of the last update."""
+    """Make one pass, from the first graph to the end of the last update."""
     for batch in batches:
         contender.step(batch)
     contender.loss()
@@ -166,7 +166,7 @@ def run(batch_size: int, options: argparse.Namespace) -> None:
 
 
 def peer_name(contender: str, options: argparse.Namespace) -> str:
-    """How results call a peer: the path that MKL takes is part of who it is."""
+    """Return a peer's name in results, which includes MKL's code path."""
     if contender == "dynet":
         from peers.dynet_treelstm import STRATEGIES
 
@@ -177,7 +177,7 @@ def peer_name(contender: str, options: argparse.Namespace) -> str:
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = harness.parser(
         __doc__, trees=..., batch_sizes=[1, 8, 64], hidden=256, embedding=None, threads=1, cores=None, limit=512,
         passes=3, contenders=None, dynet_autobatch=1, mkl_avx512=False, precision="float32",
@@ -197,7 +197,7 @@ def parse_options() -> argparse.Namespace:
 def main() -> None:
     """Run every batch size."""
     options = parse_options()
-    # Read by OpenMP when torch is loaded: waiting threads that spin steal the cores of whoever is being timed.
+    # OpenMP reads it when torch is loaded: spinning threads would steal the cores of the timed contender.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if options.mkl_avx512:
         harness.mkl_avx512()

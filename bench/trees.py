@@ -43,7 +43,7 @@ def read_trees(path: Path, limit: int) -> tuple[list[Tree], int]:
 
 def _parse(line: str, vocabulary: dict[str, int]) -> Tree:
     tree = Tree([], [], [], [])
-    open_nodes: list[tuple[int, list[int | str]]] = []  # (label, what has been read below it: nodes or one word)
+    open_nodes: list[tuple[int, list[int | str]]] = []  # (label, its children so far: nodes or one word)
     tokens = iter(_TOKEN.findall(line))
     for token in tokens:
         if token == "(":

@@ -1,4 +1,4 @@
-"""Starts the processes of contenders.py and asks them."""
+"""Starts the processes of contenders.py and sends them requests."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
-class FormOf(NamedTuple):
+class ProgramForm(NamedTuple):
     """A program that can be measured.
 
     Attributes:
-        kind: of `contenders.KINDS`.
-        process: forms of one name share a process.
-        shown: how results call it.
-        tuned: not as it is shipped: MKL told to use AVX-512, or compiled for this machine.
+        kind: one of `contenders.KINDS`.
+        process: name of the process; forms of one name share it.
+        shown: name in results.
+        tuned: True if not as shipped: MKL told to use AVX-512, or compiled for this machine.
     """
 
     kind: str
@@ -26,32 +26,32 @@ class FormOf(NamedTuple):
     tuned: bool = False
 
 
-MKL_AVX512, NATIVE_DYNET = "torch-avx512", "dynet-native"  # processes that need something before they start
+MKL_AVX512, NATIVE_DYNET = "torch-avx512", "dynet-native"  # processes that need preparation before they start
 
 
 FORMS = {
-    "vpps": FormOf("vpps", "vpps", "vpps"),
-    "torch": FormOf("torch", "torch", "PyTorch"),
-    "torch-avx512": FormOf("torch", MKL_AVX512, "PyTorch, MKL AVX-512", tuned=True),
-    "torch-per-node": FormOf("torch", "torch", "PyTorch per node"),
-    "dynet-agenda": FormOf("dynet", "dynet", "DyNet agenda"),
-    "dynet-depth": FormOf("dynet", "dynet", "DyNet depth"),
-    "dynet-native-agenda": FormOf("dynet", NATIVE_DYNET, "DyNet agenda, -march=native", tuned=True),
-    "dynet-native-depth": FormOf("dynet", NATIVE_DYNET, "DyNet depth, -march=native", tuned=True),
+    "vpps": ProgramForm("vpps", "vpps", "vpps"),
+    "torch": ProgramForm("torch", "torch", "PyTorch"),
+    "torch-avx512": ProgramForm("torch", MKL_AVX512, "PyTorch, MKL AVX-512", tuned=True),
+    "torch-per-node": ProgramForm("torch", "torch", "PyTorch per node"),
+    "dynet-agenda": ProgramForm("dynet", "dynet", "DyNet agenda"),
+    "dynet-depth": ProgramForm("dynet", "dynet", "DyNet depth"),
+    "dynet-native-agenda": ProgramForm("dynet", NATIVE_DYNET, "DyNet agenda, -march=native", tuned=True),
+    "dynet-native-depth": ProgramForm("dynet", NATIVE_DYNET, "DyNet depth, -march=native", tuned=True),
 }
 
 
 class WorkerError(Exception):
-    """A contender could not do what it was asked to."""
+    """Raised if a contender fails to answer a request."""
 
 
 class Worker:
-    """A process; `ask` waits for it."""
+    """A contender's process; `ask` waits for its answer."""
 
     def __init__(self, preload: Path | None = None, packages: Path | None = None) -> None:
-        """preload: a library to load before all others; packages: a folder where to look for modules first."""
+        """Start the process. preload: a library to load first; packages: the first folder to search for modules."""
         program = Path(__file__).with_name("contenders.py")
-        # Read by OpenMP when torch is loaded: waiting threads that spin steal the cores of whoever is being timed.
+        # OpenMP reads it when torch is loaded: spinning threads would steal the cores of the timed contender.
         environment = {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1", **os.environ}
         if preload is not None:
             environment["LD_PRELOAD"] = str(preload)
@@ -62,7 +62,7 @@ class Worker:
         )
 
     def ask(self, method: str, **arguments: Any) -> Any:
-        """The result of a method of `contenders.Server`.
+        """Return the result of a method of `contenders.Server`.
 
         Raises:
             WorkerError: it failed, or the process died.
@@ -82,5 +82,5 @@ class Worker:
         return answer["result"]
 
     def close(self) -> None:
-        """End the process."""
+        """Stop the contender's process."""
         self._process.communicate()

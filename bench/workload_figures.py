@@ -1,4 +1,4 @@
-"""Figures of the lines of workloads.py: an overview of all ratios, and the papers' own."""
+"""Figures of the lines of workloads.py: an overview of all ratios, and the papers' own figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLOURS = dict(
 )
 MARKERS = dict(zip((form.shown for form in FORMS.values()), "osDx^v^v", strict=True))
 CAVS = ("fixed-lstm", "var-lstm", "tree-fc", "tree-lstm")
-CAVS_BATCH = 64  # where the hidden size varies
+CAVS_BATCH = 64  # batch size if the hidden size varies
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
@@ -28,7 +28,7 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _grid(figure: Any, n: int, columns: int) -> list[Any]:
-    """n axes in rows of at most so many."""
+    """Return n axes in rows of at most `columns`."""
     rows = -(-n // columns)
     axes = figure.subplots(rows, min(n, columns), squeeze=False).flatten().tolist()
     for unused in axes[n:]:
@@ -37,7 +37,7 @@ def _grid(figure: Any, n: int, columns: int) -> list[Any]:
 
 
 def _legend(figure: Any, axes: Sequence[Any]) -> None:
-    """One for all axes, below them."""
+    """Draw one legend for all axes, below them."""
     handles = {label: h for ax in axes for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=8)
 
@@ -50,7 +50,7 @@ def _batch_axis(axes: Any, sizes: Iterable[int]) -> None:
 
 
 def ratios(figure: Any, cases: Sequence[Case]) -> None:
-    """The main figure: times as fast as the best peer, a row per task, a column per batch size.
+    """Draw the main figure: the ratio to the best peer, with a row per task and a column per batch size.
 
     Left beside peers as shipped, right beside the strongest of all.
     """
@@ -60,7 +60,7 @@ def ratios(figure: Any, cases: Sequence[Case]) -> None:
     rows = _distinct((case.task, case.hidden) for case in cases)
     sizes = sorted({case.batch for case in cases})
     figure.set_size_inches(2.4 + 1.1 * len(sizes), 1.3 + 0.3 * len(rows))
-    # Blue is faster, orange slower, white equal: also for the colour-blind. 1 is a third of the way from 1/3 to 9.
+    # Blue is faster, orange slower, white equal, also for the colour-blind. 1 is a third of the way from 1/3 to 9.
     colours = LinearSegmentedColormap.from_list("ratio", ["#D55E00", "#FFFFFF", "#56B4E9", "#0072B2"])
     bounds = 1 / 3, 9
     for place, (axes, tuned) in enumerate(zip(figure.subplots(1, 2, sharey=True), (False, True), strict=True)):
@@ -87,7 +87,7 @@ def ratios(figure: Any, cases: Sequence[Case]) -> None:
 
 
 def strongest(figure: Any, cases: Sequence[Case]) -> None:
-    """README's: times as fast as the strongest peer, a row per task, a mark per batch size."""
+    """Draw README's figure: the ratio to the strongest peer, with a row per task and a mark per batch size."""
     found = {(case.task, case.batch): ratio for case in cases if (ratio := case.best_ratio(tuned=True))}
     sizes = sorted({batch for _, batch in found})
     means = {task: statistics.geometric_mean(found[key] for key in found if key[0] == task) for task, _ in found}
@@ -106,12 +106,12 @@ def strongest(figure: Any, cases: Sequence[Case]) -> None:
 
 
 def throughput(figure: Any, cases: Sequence[Case]) -> None:
-    """VPPS paper, figures 8 and 12: examples per second by batch size, a panel per task."""
+    """Draw figures 8 and 12 of the VPPS paper: examples per second by batch size, a panel per task."""
     _panels(figure, cases, _distinct(case.task for case in cases), lambda case: case.task, str)
 
 
 def hidden(figure: Any, cases: Sequence[Case]) -> None:
-    """VPPS paper, figure 9: examples per second by batch size, a panel per hidden size of one task."""
+    """Draw figure 9 of the VPPS paper: examples per second by batch size, a panel per hidden size of one task."""
     task = max(
         _distinct(case.task for case in cases), key=lambda name: len({c.hidden for c in cases if c.task == name})
     )
@@ -144,13 +144,13 @@ def _panels(
 
 
 def _programs(cases: Iterable[Case]) -> list[str]:
-    """Their names, in one order for all figures."""
+    """Return their names, in one order for all figures."""
     used = {name for case in cases for name in case.rates()}
     return [form.shown for form in FORMS.values() if form.shown in used]
 
 
 def cavs(figure: Any, cases: Sequence[Case]) -> None:
-    """Cavs paper, figure 8: seconds for 1000 examples, above by batch size, below by hidden size at batch size 64."""
+    """Draw figure 8 of the Cavs paper: seconds for 1000 examples, by batch size and by hidden size (batch size 64)."""
     tasks = [task for task in CAVS if any(case.task == task for case in cases)]
     if not tasks:
         raise ValueError(f"none of {', '.join(CAVS)} was measured")
@@ -173,7 +173,7 @@ def cavs(figure: Any, cases: Sequence[Case]) -> None:
 
 
 def _bars(axes: Any, cases: Sequence[Case], key: Callable[[Case], int]) -> None:
-    """Groups of bars, one per program; seconds for 1000 examples, logarithmic as in the paper."""
+    """Draw groups of bars, one per program; seconds for 1000 examples, logarithmic as in the paper."""
     keys, names = sorted({key(case) for case in cases}), _programs(cases)
     for place, name in enumerate(names):
         rates = {key(case): case.rates()[name] for case in cases if name in case.rates()}
@@ -185,7 +185,7 @@ def _bars(axes: Any, cases: Sequence[Case], key: Callable[[Case], int]) -> None:
 
 
 def edbatch(figure: Any, cases: Sequence[Case]) -> None:
-    """ED-Batch paper, figure 6: inference, the best batch size of each program, by size of the model."""
+    """Draw figure 6 of the ED-Batch paper: inference, the best batch size of each program, by size of the model."""
     infer = [case for case in cases if case.mode == "infer"]
     if not infer:
         raise ValueError("no lines of --mode infer")

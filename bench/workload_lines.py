@@ -1,4 +1,4 @@
-"""The lines of workloads.py, read again: for figures and tables."""
+"""Parses the lines of workloads.py, for figures and tables."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TUNED = {form.shown for form in FORMS.values() if form.tuned}
 
 @dataclass
 class Case:
-    """What was measured of a task with one batch size.
+    """The measurements of a task at one batch size.
 
     Attributes:
         task, mode, batch: as in the command.
         settings: the other words of the case: sizes, cores, threads.
         vpps: examples/s.
         peers: (examples/s, ratio) by name.
-        skipped: why a peer has no figure, by name.
+        skipped: reasons of missing figures, by peer name.
     """
 
     task: str
@@ -36,16 +36,16 @@ class Case:
 
     @property
     def hidden(self) -> int:
-        """Size of the model; 0 where it has no such setting."""
+        """Return the size of the model; 0 if it has no such setting."""
         return int(self.settings.get("hidden", 0))
 
     def best_ratio(self, tuned: bool) -> float | None:
-        """Against the best of the peers as shipped, or of all."""
+        """Return the ratio to the best of the peers as shipped, or of all."""
         ratios = [ratio for name, (_, ratio) in self.peers.items() if tuned or name not in TUNED]
         return min(ratios, default=None)
 
     def rates(self) -> dict[str, float]:
-        """examples/s by name, vpps first."""
+        """Return examples/s by name, vpps first."""
         own = {"vpps": self.vpps} if self.vpps else {}
         return own | {name: rate for name, (rate, _) in self.peers.items()}
 
@@ -63,18 +63,18 @@ class Memory:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file that are of this bench."""
+    """Return the lines of this bench in a file."""
     lines = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
     return [line for line in lines if line["bench"] in (BENCH, MEMORY)]
 
 
 def words_of(line: Mapping[str, Any]) -> dict[str, str]:
-    """The settings of a case."""
+    """Return the settings of a case."""
     return dict(word.split("=", 1) for word in line["case"].split())
 
 
 def cases_of(lines: Iterable[Mapping[str, Any]]) -> list[Case]:
-    """Every case in the order in which it first appears; of several lines of one program the last counts."""
+    """Return every case in the order in which it first appears; of several lines of one program the last counts."""
     cases: dict[str, Case] = {}
     for line in lines:
         if line["bench"] != BENCH:
@@ -92,7 +92,7 @@ def cases_of(lines: Iterable[Mapping[str, Any]]) -> list[Case]:
 
 
 def memory_of(lines: Iterable[Mapping[str, Any]]) -> list[Memory]:
-    """What --memory measured, where there is a peer; the last line of a case and peer counts."""
+    """Return results of --memory that have a peer; the last line of a case and peer counts."""
     found = {}
     for line in lines:
         if line["bench"] == MEMORY and "peer" in line:

@@ -1,4 +1,4 @@
-"""The tasks of vpps.zoo as the benches make them: on real data, with the sizes of the papers."""
+"""The benches' tasks of vpps.zoo: on real data, with the sizes of the papers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SIZES = {
     "mv-rnn": 64,  # a matrix per node and word: neither paper trains it, ED-Batch infers with 32 to 512
 }
 SETTINGS = {
-    "mv-rnn": {"min_count": 20},  # else the matrices of all words take 2 GB at 256, in every process
+    "mv-rnn": {"min_count": 20},  # otherwise the matrices of all words take 2 GB at 256, in every process
     "tree-fc": {"leaves": 256},  # Cavs paper 5.1
 }
-# Folders of the data sets; a task that is not here is measured on its synthetic data.
+# Folders of the data sets; all other tasks are measured on their synthetic data.
 DATA = {
     **dict.fromkeys(
         ("tree-lstm", "tree-lstm-child-sum", "tree-lstm-2type", "tree-gru", "rvnn", "mv-rnn", "td-rnn", "td-lstm"),
@@ -35,9 +35,9 @@ DATA = {
 
 
 def data_folder(asked: Path | None = None, synthetic: bool = False) -> Path | None:
-    """The folder of all data sets: the one asked for, $VPPS_DATA, or shared/data in the checkout or beside it.
+    """Return the folder of all data sets: `asked`, $VPPS_DATA, or shared/data in the checkout or beside it.
 
-    None where data is to be synthetic, or has to be, which is told.
+    None if synthetic data is requested or is the only choice, which is announced.
     """
     if synthetic:
         return None
@@ -49,19 +49,19 @@ def data_folder(asked: Path | None = None, synthetic: bool = False) -> Path | No
 
 
 def data_of(name: str, folder: Path | None) -> Path | None:
-    """Where the data of a task lies; None where it is to be synthetic."""
+    """Return the path of a task's data; None for synthetic data."""
     if folder is None or name not in DATA:
         return None
-    path = folder / DATA[name]  # the latter where it is absolute
+    path = folder / DATA[name]  # keeps an absolute path as it is
     return path if path.exists() else None
 
 
 def make_task(name: str, data: Path | None, hidden: int | None, embedding: int | None, limit: int) -> Task[Any]:
-    """A task with at most `limit` training examples.
+    """Return a task with at most `limit` training examples.
 
     Args:
         data: its own data, or None for synthetic.
-        hidden: default: that of the VPPS paper.
+        hidden: default: the VPPS paper's size.
         embedding: default: as hidden.
     """
     kind = TASKS[name].settings_type
@@ -72,7 +72,7 @@ def make_task(name: str, data: Path | None, hidden: int | None, embedding: int |
 
 
 def sizes_of(task: Task[Any]) -> str:
-    """The settings that are sizes, as words of a case."""
+    """Return the settings that are sizes, as words of a case."""
     settings: Any = task.settings  # type: ignore[attr-defined]
     fields = type(settings).__dataclass_fields__.values()
     names = [f.name for f in fields if f.metadata["shapes_model"] or f.name in SETTINGS.get(task.name, {})]

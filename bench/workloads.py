@@ -5,26 +5,26 @@
     python bench/workloads.py --tasks tree-lstm --hidden 384 --embedding 128 >> ...         VPPS paper, figure 9
     python bench/workloads.py --memory --batch-sizes 128 >> ...
 
-Sizes are those of the VPPS paper (section IV-E) unless --hidden says otherwise. Contenders, each in processes of its
-own (contenders.py), confined to the same cores, one of them working at a time:
+Sizes are those of the VPPS paper (section IV-E) unless --hidden says otherwise. Each contender runs in processes of its
+own (contenders.py), confined to the same cores; only one works at a time:
 
-    vpps             as a user has it
+    vpps             as a user runs it
     torch            PyTorch, batched by hand (peers/torch_zoo), as shipped
     torch-avx512     the same, its MKL told to use AVX-512, as harness.mkl_avx512 does
     torch-per-node   PyTorch vertex by vertex
-    dynet-agenda, dynet-depth   DyNet, which batches by itself (peers/dynet_zoo)
+    dynet-agenda, dynet-depth   DyNet with its automatic batching (peers/dynet_zoo)
     dynet-native-agenda, dynet-native-depth   with --native-dynet FOLDER: compiled for this machine (peers/build_dynet)
 
-Losses of the first mini-batches (each after an update), or outputs, must be equal to 1e-4: a contender that differs
-is not measured. One JSON object per line and peer. Rates are vertices per second over the mean number of vertices of
-an example, since slow contenders are timed on fewer examples. `gemm` and `peer_gemm` are the GFLOP/s of either side
-for the largest matrix of the model times 64 vectors: what the ratio would be if only products counted. Contenders
-that would need more than --slowest seconds for a mini-batch are left out, which their lines say under `skipped`.
+Losses of the first mini-batches (each after an update), or outputs, must be equal to 1e-4: a contender that differs is
+not measured. Prints one JSON object per line and peer. Rates are vertices per second over the mean number of vertices
+of an example, since slow contenders are timed on fewer examples. `gemm` and `peer_gemm` are the GFLOP/s of either side
+for the largest matrix of the model times 64 vectors; their ratio would result if only products counted. Contenders that
+need more than --slowest seconds for a mini-batch are left out; their lines say so under `skipped`.
 
-With --memory the value is MB: the peak resident set of a fresh process less what was resident when data and weights
-were there and the program was not: what training adds. --mode infer likewise.
+With --memory the value is the MB that a program adds: the peak resident set of a fresh process minus the resident set
+with data and weights but before the program. This also holds for --mode infer.
 
-Exit status 1 where a contender failed or differed; the others are measured all the same.
+Exit status 1 if a contender failed or differed; the others are still measured.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ from vpps.zoo.tasks import TASKS
 
 BENCH = "workloads"
 CHECKED_BATCHES = 3
-TOLERANCE = 1e-4  # relative; of outputs, to the largest of them
+TOLERANCE = 1e-4  # relative; for outputs, to the largest of them
 GEMM_VECTORS = 64
-PER_NODE_SHARE = 0.3  # of --slowest: what does not batch is as fast with any batch size
+PER_NODE_SHARE = 0.3  # of --slowest: unbatched programs are as fast at any batch size
 MEMORY_CONTENDERS = ("vpps", "torch")
 MEMORY_BATCHES = 4
 ORDER_SEED = 1
 
 
 class Diagnostics:
-    """What went wrong, told at once and counted."""
+    """Errors, printed at once and counted."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def add(self, text: str) -> None:
-        """Tell it."""
+        """Print an error and count it."""
         print(f"{BENCH}: {text}", file=sys.stderr, flush=True)
         self.count += 1
 
@@ -86,17 +86,17 @@ class Measured:
         self.rates: list[float] = []
 
     def run(self) -> float:
-        """Seconds for `per_run` mini-batches."""
+        """Return the seconds for `per_run` mini-batches."""
         seconds: float = self.worker.ask("run", name=self.name, n=self.per_run)
         return seconds
 
     def calibrate(self, seconds: float) -> None:
-        """Choose how many mini-batches take about so long."""
-        for _ in range(2):  # the first estimate is of one mini-batch, and rough
+        """Choose the number of mini-batches that take about that many seconds."""
+        for _ in range(2):  # the first estimate is rough: it is of one mini-batch
             self.per_run = max(1, round(self.per_run * seconds / self.run()))
 
     def time(self) -> None:
-        """One round."""
+        """Time a single round."""
         vertices = sum(self.vertices[k % len(self.vertices)] for k in range(self.per_run))
         per_example = sum(self.vertices) / sum(self.examples)
         self.rates.append(vertices / per_example / self.run())
@@ -111,11 +111,11 @@ class TaskBench:
         self.facts: dict[str, Any] = {}  # by process
         self.gemm: dict[str, float | None] = {}
         self.versions: dict[str, str | None] = {}
-        self.latest: dict[str, float] = {}  # examples/s at the batch size before
+        self.latest: dict[str, float] = {}  # examples/s at the previous batch size
         self.failed: set[str] = set()
 
     def start(self, contenders: Sequence[str], keep_memory: bool = True) -> list[str]:
-        """Start their processes; returns those that could."""
+        """Start the contenders' processes; returns those that could start."""
         options = self.options
         data = data_of(self.name, options.data)
         for process in dict.fromkeys(FORMS[name].process for name in contenders):
@@ -139,19 +139,19 @@ class TaskBench:
         return [name for name in contenders if FORMS[name].process in self.facts]
 
     def close(self) -> None:
-        """End the processes."""
+        """End all the processes."""
         for worker in self.workers.values():
             worker.close()
 
     def batches(self, batch_size: int) -> list[list[int]]:
-        """Examples of every mini-batch: random, and the same for all contenders."""
+        """Return the examples of every mini-batch: random, and the same for all contenders."""
         n = next(iter(self.facts.values()))["examples"]
         order = random.Random(ORDER_SEED).sample(range(n), n)
         full = [order[k : k + batch_size] for k in range(0, n - batch_size + 1, batch_size)]
         return full or [order]
 
     def begin(self, name: str, batch_size: int) -> Measured:
-        """A contender, ready to work."""
+        """Return a contender that is ready to work."""
         worker = self.workers[FORMS[name].process]
         options = self.options
         form = {
@@ -161,7 +161,7 @@ class TaskBench:
         return Measured(name, worker, worker.ask("begin", form=form, batches=self.batches(batch_size)))
 
     def checked(self, contenders: Sequence[str], batch_size: int) -> Iterator[Measured]:
-        """Those that compute what the first one does."""
+        """Yield the contenders that compute the same as the first one."""
         expected: list[list[float]] | None = None
         for name in contenders:
             try:
@@ -178,7 +178,7 @@ class TaskBench:
             yield measured
 
     def fail(self, name: str, why: str) -> None:
-        """Measure a contender no more."""
+        """Stop measuring a contender."""
         self.diagnostics.add(f"{self.name}: {FORMS[name].shown}: {why}")
         self.failed.add(name)
 
@@ -209,13 +209,13 @@ class TaskBench:
             self.skipped(name, batch_size, f"{seconds:.1f} s for a mini-batch, by the rate of the size before")
 
     def longest(self, name: str) -> float:
-        """Seconds that a contender may take for a mini-batch."""
+        """Return the most seconds that a contender may take for a mini-batch."""
         share = PER_NODE_SHARE if name.endswith("per-node") else 1.0
         slowest: float = self.options.slowest * share
         return slowest
 
     def case(self, batch_size: int) -> str:
-        """What a line is about."""
+        """Return the case of a line."""
         options, facts = self.options, next(iter(self.facts.values()))
         return (
             f"task={self.name} mode={options.mode} batch={batch_size} {facts['sizes']} cores={options.cores} "
@@ -223,7 +223,7 @@ class TaskBench:
         )
 
     def report(self, entrants: dict[str, Measured], batch_size: int) -> None:
-        """A line per peer; alone where there is none, or where vpps is not measured."""
+        """Print a line per peer, or a single line if there is no peer or vpps is not measured."""
         peers = [name for name in entrants if name != "vpps"]
         emit = functools.partial(harness.report, BENCH, self.case(batch_size), unit="examples/s")
         own = entrants.get("vpps")
@@ -238,18 +238,18 @@ class TaskBench:
                 emit(values=measured.rates, program=FORMS[name].shown, **self.extra(name))
 
     def extra(self, name: str) -> dict[str, Any]:
-        """What else is known of a contender."""
+        """Return a contender's other figures."""
         process = FORMS[name].process
         gemm, version = self.gemm[process], self.versions[process]
         return {"gemm": gemm and round(gemm, 1)} | ({"version": version} if version else {})
 
     def skipped(self, name: str, batch_size: int, why: str) -> None:
-        """A line that says why there is no figure."""
+        """Print a line with the reason of a missing figure."""
         line = {"bench": BENCH, "case": self.case(batch_size), "peer": FORMS[name].shown, "skipped": why}
         print(json.dumps(line | {"machine": harness.machine(), "commit": harness.commit()}), flush=True)
 
     def added_memory(self, name: str, batch_size: int) -> float:
-        """MB that a program adds to what is resident before it is made."""
+        """Return the MB that a program adds to the memory resident before it is made."""
         worker = self.workers[FORMS[name].process]
         before: float = worker.ask("forget_peak")
         self.begin(name, batch_size)
@@ -259,18 +259,18 @@ class TaskBench:
 
 
 def _difference(results: list[list[float]], expected: list[list[float]]) -> str | None:
-    """How results differ by more than TOLERANCE, or None."""
+    """Describe a difference of results above TOLERANCE, or return None."""
     for k, (own, wanted) in enumerate(zip(results, expected, strict=True)):
         if len(own) != len(wanted):
             return f"mini-batch {k} has {len(own)} numbers, expected {len(wanted)}"
         worst = np.abs(np.subtract(own, wanted)).max() / np.abs(wanted).max()
-        if not worst <= TOLERANCE:  # so that a NaN differs
+        if not worst <= TOLERANCE:  # a NaN counts as different
             return f"mini-batch {k} differs by {worst:.1e} (such as {own[0]:.6g} for {wanted[0]:.6g})"
     return None
 
 
 def measure_speed(name: str, options: argparse.Namespace, preload: Path | None, diagnostics: Diagnostics) -> None:
-    """All batch sizes of a task."""
+    """Measure all batch sizes of a task."""
     bench = TaskBench(name, options, preload, diagnostics)
     try:
         started = bench.start(options.contenders)
@@ -284,7 +284,7 @@ def measure_speed(name: str, options: argparse.Namespace, preload: Path | None, 
 
 
 def measure_memory(name: str, options: argparse.Namespace, preload: Path | None, diagnostics: Diagnostics) -> None:
-    """Peaks of every contender, in a process per contender, batch size and round."""
+    """Measure peaks of every contender, in a process per contender, batch size and round."""
     for batch_size in options.batch_sizes:
         added: dict[str, list[float]] = {}
         case = ""
@@ -316,18 +316,18 @@ def measure_memory(name: str, options: argparse.Namespace, preload: Path | None,
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = harness.parser(
         __doc__, mode="train", batch_sizes=[1, 2, 4, 8, 16, 32, 64, 128], hidden=None, embedding=None, contenders=None,
         data=None, synthetic=False, limit=512, passes=None, threads=1, cores=None,
     )  # fmt: skip
     parser.add_argument("--tasks", metavar="NAME,...", help=f"default: all of {', '.join(TASKS)}")
     parser.add_argument("--native-dynet", type=Path, metavar="FOLDER", help="the python folder of peers/build_dynet")
-    parser.add_argument("--dynet-megabytes", type=int, default=1024, help="of each of DyNet's two large pools")
-    parser.add_argument("--seconds", type=float, default=0.15, help="that a timing should take")
-    parser.add_argument("--slowest", type=float, default=1.0, help="seconds that a mini-batch may take")
+    parser.add_argument("--dynet-megabytes", type=int, default=1024, help="size of each of DyNet's two large pools")
+    parser.add_argument("--seconds", type=float, default=0.15, help="target duration of a timing")
+    parser.add_argument("--slowest", type=float, default=1.0, help="most seconds per mini-batch")
     parser.add_argument("--lr", type=float, default=0.01, help="of SGD")
-    parser.add_argument("--memory", action="store_true", help="measure memory rather than speed")
+    parser.add_argument("--memory", action="store_true", help="measure memory instead of speed")
     options = parser.parse_args()
     options.tasks = options.tasks.split(",") if options.tasks else list(TASKS)
     if unknown := set(options.tasks) - set(TASKS):
@@ -344,14 +344,14 @@ def parse_options() -> argparse.Namespace:
 
 @contextmanager
 def _preloaded(contenders: Sequence[str]) -> Iterator[Path | None]:
-    """The library that makes MKL use AVX-512, where a contender is to be told so."""
+    """Yield the library that makes MKL use AVX-512, if a contender needs it."""
     with tempfile.TemporaryDirectory(prefix="vpps-bench-") as folder:
         needed = any(FORMS[name].process == MKL_AVX512 for name in contenders)
         yield harness.mkl_avx512_library(folder) if needed else None
 
 
 def main() -> None:
-    """Every task."""
+    """Measure every requested task."""
     options = parse_options()
     harness.confine(options.cores)
     diagnostics = Diagnostics()

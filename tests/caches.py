@@ -1,4 +1,4 @@
-"""Caches of a test's own, in which nothing has to be compiled that other tests need as well."""
+"""Test caches that share compiled kernels with other tests."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from vpps.config import cache_dir
 from vpps.kernel.host_compiler import build_cpu
 
 LATEST = 400
-"""Entries that are taken over, of a cache that may hold thousands."""
+"""Number of entries copied from a cache that may hold thousands."""
 
 
 def cache_with_kernels(folder: Path) -> Path:
-    """The folder as a cache with the kernels that were used last, but without measured choices.
+    """Return the folder as a cache with the latest kernels, but without measured choices.
 
-    What takes longest to compile, and most tests need, is among them: the cpu target's kernel.
+    It includes the cpu target's kernel, which takes longest to compile and which most tests need.
     """
     build_cpu()
     (folder / "kernels").mkdir(parents=True, exist_ok=True)
@@ -28,7 +28,7 @@ def cache_with_kernels(folder: Path) -> Path:
 
 
 def _used(entry: Path) -> float:
-    """When, in seconds since 1970; 0 for what is no entry."""
+    """Return the last use in seconds since 1970; 0 if this is no entry."""
     try:
         return (entry / f"{entry.name}.json").stat().st_mtime
     except OSError:
@@ -36,7 +36,7 @@ def _used(entry: Path) -> float:
 
 
 def _link(source: str, target: str) -> None:
-    """The same file, where both are on one disk: a cache may be large."""
+    """Link a file if both paths are on one disk, otherwise copy it: a cache may be large."""
     try:
         os.link(source, target)
     except OSError:

@@ -1,4 +1,4 @@
-"""The model that the tests of models, checkpoints and handles train: a recurrent net over words, and a classifier."""
+"""The model of the tests of models, checkpoints and handles: a recurrent net over words, and a classifier."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class Classifier:
 
     @vpps.cell
     def read(self, h: vpps.Expression, word: int) -> vpps.Expression:
-        """The next state, of shape (HIDDEN,)."""
+        """Return the next state, of shape (HIDDEN,)."""
         x = vpps.lookup(self.model["words"], word)
         return vpps.tanh(self.model["W"] @ x + self.model["U"] @ h + self.model["b"])
 
     def logits(self, graph: vpps.Graph, words: list[int]) -> vpps.Expression:
-        """Of shape (CLASSES,)."""
+        """Return logits of shape (CLASSES,)."""
         h = graph.zeros(HIDDEN)
         for word in words:
             h = self.read(h, word)
         return self.model["Wo"] @ h + self.model["bo"]
 
     def batch(self, seed: int, sentences: int = 4, longest: int = 5) -> tuple[vpps.Graph, vpps.Expression]:
-        """A graph over random sentences with random labels, and its loss; both follow from the seed."""
+        """Return a graph over random sentences with random labels, and its loss; the seed determines both."""
         rng = np.random.default_rng(seed)
         graph = vpps.Graph()
         losses = []
@@ -51,7 +51,7 @@ class Classifier:
         return graph, vpps.sum(losses)
 
     def train(self, handle: vpps.Handle, batches: range) -> list[float]:
-        """Trains on one batch per seed; the loss of each."""
+        """Train on one batch per seed; returns the loss of each."""
         losses = []
         for seed in batches:
             handle.fb(*self.batch(seed))
@@ -60,10 +60,10 @@ class Classifier:
 
 
 def new(seed: int = 1) -> Classifier:
-    """A classifier with weights that follow from the seed."""
+    """Return a classifier with weights from the seed."""
     return Classifier(vpps.Model(seed=seed))
 
 
 def same_bits(a: dict[str, NDArray[np.float32]], b: dict[str, NDArray[np.float32]]) -> bool:
-    """Whether two sets of weights are equal to the last bit."""
+    """Return True if two sets of weights are equal to the last bit."""
     return a.keys() == b.keys() and all(a[name].tobytes() == b[name].tobytes() for name in a)

@@ -23,7 +23,7 @@ from vpps.reference import Reference, key_of, weights_of
 FORWARD_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 1e-4
 NEAR_TIES = {"bf16": 16, "tf32": 6}
-"""Steps (`Precision.nearest_tie`) within which float32 may round the other way, as its sums are off by some."""
+"""Steps (`Precision.nearest_tie`) within which float32 may round the other way, because of errors in its sums."""
 VP_COUNTS = (1, 7)
 PAPER_VP_COUNTS = (2,)  # with schedule "paper"
 
@@ -32,7 +32,7 @@ Build = Callable[[vpps.Model], tuple[vpps.Graph, vpps.Expression]]
 
 
 def relative_error(value: NDArray[np.floating], expected: NDArray[np.floating]) -> float:
-    """Norm of the difference over the norm of what was expected; 0 where both vanish."""
+    """Return the norm of the difference over the norm of `expected`; 0 if both vanish."""
     difference = float(np.linalg.norm(np.asarray(value, np.float64) - expected))
     scale = float(np.linalg.norm(expected))
     if scale == 0:
@@ -41,7 +41,7 @@ def relative_error(value: NDArray[np.floating], expected: NDArray[np.floating]) 
 
 
 def contents_of(graph: vpps.Graph) -> list[Any]:
-    """All that was recorded, without data."""
+    """Return all recorded items except data."""
     found: list[Any] = [graph.n_calls, graph.n_values, graph.levels_of(np.arange(graph.n_values)).tolist()]
     for block in graph.blocks.values():
         b = BlockArrays(block)
@@ -52,8 +52,8 @@ def contents_of(graph: vpps.Graph) -> list[Any]:
 
 
 def rounds_alike(reference: Reference) -> bool:
-    """Whether a kernel rounds what products multiply as a reference does, after its `backward`: nothing is near the
-    middle between two neighbours, and no cell writes a product twice, which a kernel computes, and rounds, once."""
+    """Return True if a kernel rounds operands of products as a reference does, after its `backward`. Then no operand is
+    near the middle of two neighbours, and no cell writes a product twice, which a kernel computes and rounds once."""
     if not reference.precisions.is_reduced:
         return True
     if reference.nearest_tie <= max(NEAR_TIES.get(name, 0) for name in reference.precisions.used):
@@ -68,7 +68,7 @@ def _n_products(cell: TracedCell) -> int:
 
 
 def away_from_ties(build: Callable[[int], Case], precision: str | Mapping[str, str]) -> Case:
-    """What is built (a model, a graph, its loss, ...) with the first seed for which that holds."""
+    """Build (a model, a graph, its loss, ...) with the first seed for which `rounds_alike` holds."""
     for seed in range(200):
         model, graph, loss, *_ = case = build(seed)
         reference = Reference(graph, weights_of(model), precisions=Precisions.given(precision))
@@ -90,13 +90,14 @@ def assert_agrees_with_reference(
     onchip: ChipOptions | None = None,
     precision: str | Mapping[str, str] = "float32",
 ) -> None:
-    """Loss, gradients and values agree with the reference; bitwise equal for all VP counts, schedules, and inference.
+    """Assert that loss, gradients and values agree with the reference, and are bitwise equal for all VP counts,
+    schedules, and inference.
 
     Args:
         floor: gradients with a smaller norm, relative to the largest, count as zero: cancellation left only rounding.
         train: with dropout.
-        onchip: with several groups of virtual processors, under the schedule that knows these.
-        precision: of products; what is reduced takes a graph that is `away_from_ties`.
+        onchip: with several groups of virtual processors, under the schedule that supports these.
+        precision: of products; a reduced one needs a graph that is `away_from_ties`.
     """
     key, precisions = key_of(model) if train else None, Precisions.given(precision)
     reference = Reference(graph, weights_of(model), key, precisions=precisions)
@@ -113,17 +114,17 @@ def assert_agrees_with_reference(
         ) as handle:
             got, gradients = handle.gradients(graph, loss, train=train)
             kept = [handle.value(e) for e in values]
-            # Inference uses the memory of values that nothing reads any more again.
+            # Inference reuses the memory of values after their last reader.
             for e, value, again in zip(values, kept, handle.forward(graph, values) if not train else kept, strict=True):
                 assert value.tobytes() == again.tobytes(), (
                     f"{e!r} differs in inference with {vps} VPs, schedule {schedule}: {value}, {again}"
                 )
-            for shape in {e.shape for e in values}:  # a tensor is what a batch of vertices computes
+            for shape in {e.shape for e in values}:  # a tensor is the result of a batch of vertices
                 batch = [i for i, e in enumerate(values) if e.shape == shape]
                 value = np.stack([kept[i] for i in batch])
                 error = relative_error(value, np.stack([reference.value(values[i]) for i in batch]))
                 assert error <= FORWARD_TOLERANCE, f"values of shape {shape}: relative error {error:.1e} with {vps} VPs"
-        # A sum of terms of both signs may be nearly zero: its error is that of the terms, which are of order one.
+        # A sum of terms of both signs may be nearly zero. Its error is that of the terms, which are of order one.
         assert abs(got - expected_loss) <= FORWARD_TOLERANCE * max(abs(expected_loss), 1.0), (got, expected_loss)
         for name, g in gradients.items():
             if not model[name].trainable:

@@ -1,4 +1,4 @@
-"""What all tests share: scripts are verified before they run, real data is found by path."""
+"""Shared by all tests: scripts are verified before they run, real data is found by path."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("VPPS_VERIFY", "1")  # every script that a test launches is checked first
-os.environ.setdefault("VPPS_LOG", "notset")  # no notices: what is compiled for the first time differs from run to run
-os.environ.setdefault("VPPS_TUNING", "0")  # what was measured on this machine is not what tests expect
-# Tests of generic instructions need no tails compiled for their cells, hundreds of them. Other tests ask for `fused`,
-# or are in a folder of `FUSED`.
+os.environ.setdefault("VPPS_LOG", "notset")  # no notices: they depend on which kernels are already compiled
+os.environ.setdefault("VPPS_TUNING", "0")  # tests do not depend on measurements of this machine
+# Tests of generic instructions need no compiled tails for their hundreds of cells. Other tests use `fused` or are in a
+# folder of `FUSED`.
 os.environ.setdefault("VPPS_PASSES", "-fusion")
-# Read when NumPy is imported: the float64 reference's threads would spin against each other and against ours.
+# NumPy reads it at import: the float64 reference's threads would spin against each other and against ours.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# A shell's background jobs ignore it, and so would the processes that tests start and interrupt.
+# A shell's background jobs ignore it; processes that tests start and interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -33,19 +33,19 @@ DATA = Path(os.environ.get("VPPS_DATA", Path(__file__).parents[2] / "shared" / "
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Tests of vpps.torch need PyTorch, all of them."""
+    """Mark all tests of vpps.torch: they need PyTorch."""
     if item.path.is_relative_to(Path(__file__).parent / "torch"):
         item.add_marker(pytest.mark.frameworks("torch"))
 
 
 def pytest_collection_finish() -> None:
-    """Nine thousand collected tests stay to the end: no collection of garbage looks through them again."""
+    """Freeze the nine thousand collected tests, which live to the end: garbage collection then skips them."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a framework that is not there."""
+    """Skip tests of a missing framework."""
     for mark in item.iter_markers("frameworks"):
         for name in mark.args:
             pytest.importorskip(name, reason=f"{name} is not installed: scripts/test --torch installs and tests it")
@@ -53,7 +53,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_script_is_verified_twice() -> Iterator[None]:
-    """Not one that was found to be right in this process: with all multiprocessors of a GPU that takes seconds."""
+    """Skip verified scripts: with all multiprocessors of a GPU verifying takes seconds."""
     from vpps.script import verify as verifier
 
     verify, verified = verifier.verify, set[bytes]()
@@ -71,8 +71,8 @@ def no_script_is_verified_twice() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def quick_compilation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Emulated kernels are not optimised where tests have kernels of their own and launch them a few times. What users
-    have is in tests/simt, tests/zoo and others."""
+    """Compile emulated kernels without optimisation in tests that launch their own kernels a few times. tests/simt,
+    tests/zoo and others use the users' kernels."""
     if request.path.parts[len(Path(__file__).parts) - 1] in ("compiler", "engine", "tuning"):
         from vpps.kernel import simt_compiler
 
@@ -82,7 +82,7 @@ def quick_compilation(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells are fused, as users' are; their tails are not optimised where they are libraries of their own."""
+    """Fuse cells, as for users; tails in libraries of their own are not optimised."""
     from tests.kernels import compile_tails_quickly
 
     monkeypatch.delenv("VPPS_PASSES", raising=False)
@@ -91,15 +91,15 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def fused_folders(request: pytest.FixtureRequest) -> None:
-    """Cells are fused in all tests of the folders of `FUSED`."""
+    """Fuse cells in all tests of the folders of `FUSED`."""
     if request.path.parts[len(Path(__file__).parts) - 1] in FUSED:
         request.getfixturevalue("fused")
 
 
 @pytest.fixture
 def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Emulated kernels know what the end of a launch may need from the start: none is compiled a second time for it.
-    Without weights on the chip they are the one of tests/simt."""
+    """Build emulated kernels with the end of a launch from the start, so that none is compiled again for it. Without
+    weights on the chip they are the kernel of tests/simt."""
     from tests.kernels import know_everything_in_memory, know_the_end_of_launches, widen
     from vpps.runtime.simt import SimtMachine
 
@@ -108,7 +108,7 @@ def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def use_recorder(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Switches between the recorders "python" and "compiled" until the end of the test."""
+    """Switch between the recorders "python" and "compiled" until the end of the test."""
     from tests import recorders
 
     return partial(recorders.use, patch=monkeypatch)
@@ -116,7 +116,7 @@ def use_recorder(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 @pytest.fixture
 def real_data() -> Callable[[str], Path]:
-    """Path of a file of the real data sets; skips the test where it is absent."""
+    """Return the path of a file of the real data sets; skips the test if it is absent."""
 
     def find(name: str) -> Path:
         path = DATA / name

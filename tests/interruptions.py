@@ -1,4 +1,4 @@
-"""Ctrl-C at every point at which Python looks for it, one after the other: at each call, and when one has returned."""
+"""Ctrl-C at every point at which Python checks signals, one after the other: at each call, and after each return."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _FINALIZE = weakref.finalize.__call__.__code__
 
 
 def interrupted(work: Callable[[], object], every: int = 1) -> Iterator[bool]:
-    """Does the work again and again, interrupting it later each time; ends when it comes to its end.
+    """Repeat the work, interrupting it later each time, until it is complete.
 
-    It has to take the same way each time: what is done once per process has been done before.
+    It must take the same path each time: one-time work of a process must be done before.
 
     Args:
-        work: what is done.
-        every: how many points to go on.
+        work: the work.
+        every: number of points to advance by.
 
     Yields:
-        After each time, whether the interrupt came through (work that swallows it gives False).
+        After each time, True if the interrupt was passed on (False if the work swallowed it).
     """
     for step in count(0, every):
         met, came = interrupt_at(step, work)
@@ -33,16 +33,16 @@ def interrupted(work: Callable[[], object], every: int = 1) -> Iterator[bool]:
 
 
 def interrupt_at(step: int, work: Callable[[], object]) -> tuple[bool, bool]:
-    """Does the work and interrupts it at that point; says whether it met one, and whether that came through."""
+    """Interrupt the work at that point; returns (True if it reached the point, True if the interrupt was passed on)."""
     left, met = step, False
 
     def interrupt(frame: FrameType, event: str, argument: Any) -> None:
         nonlocal left, met
-        # A generator that goes on may do so to be closed, and Python does not look then.
+        # A generator may be resumed to be closed, and Python does not check then.
         looks = event == "c_return" or (event == "call" and not frame.f_code.co_flags & inspect.CO_GENERATOR)
         if looks and argument is not sys.setprofile:
             left -= 1
-            if left < 0 and not _in_finaliser(frame):  # which looks at all callers: not at every point
+            if left < 0 and not _in_finaliser(frame):  # looks at all callers, so not at every point
                 sys.setprofile(None)
                 met = True
                 raise KeyboardInterrupt
@@ -59,7 +59,7 @@ def interrupt_at(step: int, work: Callable[[], object]) -> tuple[bool, bool]:
 
 
 def _in_finaliser(frame: FrameType | None) -> bool:
-    """Python swallows what comes in there, and in what garbage collections call: Hypothesis times them."""
+    """Python swallows exceptions in finalisers, and in callbacks of garbage collections: Hypothesis times them."""
     while (
         frame is not None and frame.f_code.co_name not in ("__del__", "gc_callback") and frame.f_code is not _FINALIZE
     ):

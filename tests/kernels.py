@@ -1,4 +1,4 @@
-"""Kernels that know more than a test needs, so that few are compiled; for targets that specialise kernels to models."""
+"""Kernels with more instructions than a test needs, so that few are compiled; for targets with kernels per model."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from vpps.kernel.spec import KernelSpec
 from vpps.runtime.simt import SimtMachine
 from vpps.script.instructions import TABLE
 
-OF_HELD = frozenset({"load", "held_matvec", "matvec_transposed"})  # what only a kernel that holds weights can do
-# Those of a cell come with the cell.
+OF_HELD = frozenset({"load", "held_matvec", "matvec_transposed"})  # instructions of kernels that hold weights
+# Instructions of a cell come with the cell.
 EVERYTHING = frozenset(i.name for i in TABLE if not i.on_host) - OF_HELD - {"tail"}
 OPTIMIZERS = ("sgd", "adam")  # those of most tests; code for all seven takes as long to compile as the rest together
 END_OF_LAUNCH = frozenset(
@@ -36,36 +36,36 @@ END_OF_LAUNCH = frozenset(
 
 
 def widen(monkeypatch: pytest.MonkeyPatch, machine: type, widened: Callable[[KernelSpec], KernelSpec]) -> None:
-    """Let machines of a class have the kernel for `widened(spec)` where one for `spec` is asked for."""
+    """Make machines of a class use the kernel for `widened(spec)` instead of `spec`."""
     specialise = machine.specialise  # type: ignore[attr-defined]
     monkeypatch.setattr(machine, "specialise", lambda self, spec: specialise(self, widened(spec)))
 
 
 def know_the_end_of_launches(spec: KernelSpec) -> KernelSpec:
-    """The same, with the usual optimizers, clipping and gradients that accumulate."""
+    """Add the usual optimizers, clipping and accumulating gradients to a spec."""
     return replace(spec, instructions=spec.instructions | END_OF_LAUNCH)
 
 
 def know_gradients(spec: KernelSpec) -> KernelSpec:
-    """The same, with gradients that the host reads, which a kernel made for an example lacks, and what only "paper"
-    asks for in a model without means."""
+    """Add gradients that the host reads, which a kernel for an example lacks, and the instructions that only "paper"
+    needs in a model without means."""
     return replace(spec, instructions=spec.instructions | {"outer_tiles", "sum_tiles", "divide_by_count"})
 
 
 def know_everything_in_memory(spec: KernelSpec) -> KernelSpec:
-    """All instructions, where no weights are on the chip: one kernel serves every model."""
+    """Add all instructions if no weights are on the chip: one kernel serves every model."""
     return replace(spec, instructions=spec.instructions | EVERYTHING) if spec.chip == MEMORY_ONLY else spec
 
 
 def compile_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let kernels of the cpu target be compiled in 3 s, not 20: where another instruction set or tile is tested beside
-    the usual one, which is optimised."""
+    """Compile kernels of the cpu target in 3 s instead of 20, for tests of another instruction set or tile. The usual
+    kernel stays optimised."""
     flags = tuple("-O0" if flag == "-O2" else flag for flag in host_compiler.FLAGS)
     monkeypatch.setattr(host_compiler, "FLAGS", flags)
 
 
 def compile_tails_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let libraries of tails be compiled in a fifth of the time: where there are many, whose tails run a few times."""
+    """Compile libraries of tails in a fifth of the time, for tests of many tails that run a few times."""
     build = host_compiler.build_library
 
     def build_quickly(library: HostLibrary) -> Path:
@@ -76,12 +76,12 @@ def compile_tails_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _NotLaunchedError(Exception):
-    """A launch was planned, and is not made."""
+    """Raised instead of a launch after planning it."""
 
 
 def know_all_of(machine: type, calls: Iterable[Callable[[], object]]) -> Callable[[KernelSpec], KernelSpec]:
-    """Make a kernel without weights on the chip able to do all that these calls of handles need, tails included. The
-    calls are planned here, for machines of a class, and not launched."""
+    """Make a kernel without weights on the chip serve all these calls of handles, tails included. Plans the calls for
+    machines of a class, without launching them."""
     specs: list[KernelSpec] = []
 
     def note(self: object, spec: KernelSpec) -> bool:
@@ -103,11 +103,11 @@ def know_all_of(machine: type, calls: Iterable[Callable[[], object]]) -> Callabl
 
 
 def emulate_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let emulated handles hold no weights on the chip, and have one kernel."""
+    """Make emulated handles hold no weights on the chip, and share one kernel."""
     keep_weights_in_memory(monkeypatch)
     widen(monkeypatch, SimtMachine, know_everything_in_memory)
 
 
 def keep_weights_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let handles hold no weights on the chip."""
+    """Make handles hold no weights on the chip."""
     monkeypatch.setattr(vpps.engine.engine, "matrices_of", lambda *unused: {})

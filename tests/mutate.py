@@ -1,4 +1,4 @@
-"""Makes the mistakes of `mutations.txt`, one after the other, and says which of them the tests notice.
+"""Makes the mistakes of `mutations.txt`, one after the other, and prints which of them the tests notice.
 
     python -m tests.mutate [a word of the title ...]
 
@@ -24,7 +24,7 @@ class Mutation(NamedTuple):
     new: str
 
     def noticed_by(self) -> str:
-        """The test that fails; "" if none does."""
+        """Return the test that fails; "" if none does."""
         text = self.path.read_text()
         if text.count(self.old) != 1:
             raise SystemExit(f"{self.title}: {self.path} has its text {text.count(self.old)} times")
@@ -39,7 +39,7 @@ class Mutation(NamedTuple):
 
 
 def mutations() -> Iterator[Mutation]:
-    """Those of the file."""
+    """Yield the mutations of the file."""
     for block in (ROOT / "tests" / "mutations.txt").read_text().split("\n== ")[1:]:
         head, old, new = block.strip("\n").split("\n")
         title, path, tests = (part.strip() for part in head.split("|"))
@@ -47,7 +47,7 @@ def mutations() -> Iterator[Mutation]:
 
 
 def main(words: list[str]) -> None:
-    """Tries those whose title has one of the words."""
+    """Try the mutations whose title has one of the words."""
     found = [m for m in mutations() if not words or any(word in m.title for word in words)]
     caught = 0
     for m in found:

@@ -1,4 +1,4 @@
-"""For tests that compile with NVRTC: where they run, for which GPUs, and a kernel that caches weights in registers."""
+"""For tests that compile with NVRTC: skip conditions, GPUs, and a kernel that caches weights in registers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")  # Turing to Blackwell
 
-# Five to forty seconds each: continuous integration compiles a selection, VPPS_TEST_ARCHS=all every kernel of a matrix.
+# Each takes 5 to 40 seconds: CI compiles a selection, VPPS_TEST_ARCHS=all every kernel of a matrix.
 COMPILE_ALL = os.environ.get("VPPS_TEST_ARCHS") == "all"
 
-# Where the wheels exist, extra "dev" installs them, and a test that does not find them fails.
+# If wheels exist for the platform, extra "dev" installs them, and a test that does not find them fails.
 needs_nvrtc = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"),
     reason=f"NVIDIA publishes no NVRTC for {sys.platform} on {platform.machine()}",
@@ -80,10 +80,10 @@ extern "C" __global__ void __launch_bounds__(256, 1) vpps_kernel(const Launch la
 
 
 def registers_and_stack(image: bytes, kernel: str) -> tuple[int, int]:
-    """What the driver goes by: entries (attribute, symbol, value) of the cubin's section .nv.info.
+    """Return registers and stack, as the driver reads them from entries (attribute, symbol, value) of section .nv.info.
 
     NVIDIA does not document them; `cuobjdump --dump-elf` calls them EIATTR_REGCOUNT and EIATTR_MIN_STACK_SIZE (of an
-    entry, with what it calls).
+    entry, including the functions it calls).
     """
 
     def text(start: int) -> str:
@@ -99,7 +99,7 @@ def registers_and_stack(image: bytes, kernel: str) -> tuple[int, int]:
     while position < info + info_size:
         form, attribute, size = struct.unpack_from("<BBH", image, position)
         position += 4
-        if form != 4:  # EIFMT_SVAL; the others have no value behind
+        if form != 4:  # EIFMT_SVAL; the others have no value after them
             continue
         if size == 8:
             symbol, value = struct.unpack_from("<II", image, position)
@@ -111,11 +111,11 @@ def registers_and_stack(image: bytes, kernel: str) -> tuple[int, int]:
 
 
 def interpreter(cached: int, parameter: str = "", case: str = "") -> str:
-    """Source of a kernel that keeps weights in registers around an interpreter's loop.
+    """Return the source of a kernel that keeps weights in registers around an interpreter's loop.
 
     Args:
         cached: floats per thread.
-        parameter: of the kernel, besides Launch.
-        case: one more instruction; `weight`, `x`, `y`, `lane` and `at` are at hand.
+        parameter: a kernel parameter besides Launch.
+        case: one more instruction, which may use `weight`, `x`, `y`, `lane` and `at`.
     """
     return _INTERPRETER.format(cached=cached, case=case, parameter=parameter and f", {parameter}")

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TIMEOUT = 120  # seconds; reached only by what hangs
+TIMEOUT = 120  # seconds; only hanging processes reach it
 
 
-# A shell lets what it starts in the background ignore Ctrl-C, and so would our processes.
+# A shell's background processes ignore Ctrl-C, and so would ours.
 HEED_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
 
 def start(code: str, environment: Mapping[str, str] | None = None, stdin: bool = False) -> subprocess.Popen[str]:
-    """A process that runs the code in the root of the checkout; its output is piped, and its input if asked for."""
+    """Start a process that runs the code in the root of the checkout; its output is piped, and its input on request."""
     return subprocess.Popen(
         [sys.executable, "-c", HEED_CTRL_C + textwrap.dedent(code)],
         cwd=ROOT,
@@ -31,7 +31,7 @@ def start(code: str, environment: Mapping[str, str] | None = None, stdin: bool =
 
 
 def finish(process: subprocess.Popen[str], timeout: float = TIMEOUT) -> tuple[int, str, str]:
-    """Exit code, output and error output, when the process ends; one that hangs is killed and fails the test."""
+    """Return exit code, output and error output when the process ends; a hanging one is killed and fails the test."""
     try:
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -42,7 +42,7 @@ def finish(process: subprocess.Popen[str], timeout: float = TIMEOUT) -> tuple[in
 
 
 def run(code: str, environment: Mapping[str, str] | None = None, timeout: float = TIMEOUT) -> str:
-    """The output of a process that runs the code and succeeds."""
+    """Return the output of a process that runs the code and succeeds."""
     status, out, err = finish(start(code, environment), timeout)
     assert status == 0, f"exit status {status}\n{out}\n{err}"
     return out

@@ -18,7 +18,7 @@ from vpps.record.cell import Cell
 
 @cache
 def compiled_recorder() -> ModuleType | None:
-    """The compiled recorder, None where it is optional: no headers, another Python."""
+    """Return the compiled recorder; None if it is optional here: no headers, another Python."""
     try:
         (headers,) = library.described().headers
     except CompileError:
@@ -27,7 +27,7 @@ def compiled_recorder() -> ModuleType | None:
 
 
 def use(kind: str, patch: pytest.MonkeyPatch) -> None:
-    """Switches to "python" or "compiled"; skips the test where there is no compiled one."""
+    """Switch to "python" or "compiled"; skips the test without a compiled one."""
     patch.setattr(vertices, "new_tape", vertices.Tape)
     patch.setattr(ranges, "compiled", None)
     for owner, name in ((Cell, "__call__"), (vpps.Graph, "call"), (vpps.Graph, "lookup")):

@@ -1,4 +1,4 @@
-"""No process that vpps starts runs code of the working directory, where a downloaded folder may have any."""
+"""No process started by vpps runs code of the working directory, which may hold downloaded files."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ CHILDREN = {
     "tools = str(nvdisasm()), *(installed() or ())\n"
     "assert not any(tool.startswith(os.getcwd()) for tool in tools), tools",
 }
-"""Code that starts every process that vpps starts, by the file that does it."""
+"""Code that starts every process of vpps, by file."""
 
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A folder whose modules and programs leave a trace where they are executed."""
+    """Make a folder whose modules and programs leave a trace when they run."""
     folder = tmp_path / "hostile"
     folder.mkdir()
     code = f"open({str(folder / 'EXECUTED')!r}, 'a').write(__file__ + chr(10)); raise ImportError"
@@ -57,13 +57,13 @@ def hostile(tmp_path: Path) -> Path:
 def test_no_child_runs_code_of_the_working_directory(child: str, hostile: Path, tmp_path: Path) -> None:
     code = f"import contextlib, os, vpps\nos.chdir({str(hostile)!r})\n{CHILDREN[child]}"
     path = os.pathsep.join(["", ".", os.environ["PATH"], ""])
-    # A child that does not get a path of its own has that of this process, with the folder in front.
+    # A child without a path of its own gets this process's path, with the folder in front.
     run(code, {"PATH": path, "PYTHONPATH": f"{ROOT}{os.pathsep}", "TMPDIR": str(tmp_path), "CXX": ""})
     assert not (hostile / "EXECUTED").exists(), (hostile / "EXECUTED").read_text()
 
 
 def test_no_other_file_starts_processes() -> None:
-    """A new one belongs into the table above, and gives its child an environment: that of `programs.environment`."""
+    """Add a new file to the table above; its child needs an environment from `programs.environment`."""
     found = set()
     for path in Path(vpps.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -76,7 +76,7 @@ def test_no_other_file_starts_processes() -> None:
 
 
 def test_scripts_start_modules_without_the_working_directory() -> None:
-    """But for those of the checkout, in whose root they are."""
+    """Scripts may run modules of the checkout, in whose root they are."""
     for path in (ROOT / "scripts").iterdir():
         for line in path.read_text().splitlines():
             for module in ("venv", "pip", "build", "twine", "auditwheel", "sphinx"):

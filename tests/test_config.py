@@ -1,4 +1,4 @@
-"""The table of environment variables is all that vpps reads of the environment."""
+"""vpps reads only the environment variables of its table."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.host
 
 PACKAGE = Path(config.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-HANDED_ON = "PYTHONPATH"  # to processes of ours; none of vpps's variables
+HANDED_ON = "PYTHONPATH"  # passed on to our processes; no variable of vpps
 
 
 def reads_of(path: Path) -> list[str]:
-    """Where a file reads single variables of the environment: as a whole it may be handed on."""
+    """Return the places where a file reads single variables. Passing the whole environment on is allowed."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = []
     for node in ast.walk(tree):
@@ -34,12 +34,12 @@ def reads_of(path: Path) -> list[str]:
 
 
 def test_nothing_else_reads_the_environment() -> None:
-    assert reads_of(PACKAGE / "config.py")  # so that this test sees what it looks for
+    assert reads_of(PACKAGE / "config.py")  # proves that the search works
     assert [read for path in SOURCES if path != PACKAGE / "config.py" for read in reads_of(path)] == []
 
 
 def test_every_name_of_a_variable_is_in_the_table_once() -> None:
-    """In messages and docstrings, too."""
+    """Messages and docstrings name only variables of the table."""
     texts = [path.read_text(encoding="utf-8") for path in SOURCES]
     found = {name for text in texts for name in re.findall(r"\bVPPS_[A-Z]+(?:_[A-Z]+)*\b", text)}
     names = [variable.name for variable in config.VARIABLES]

@@ -1,4 +1,4 @@
-"""`scripts/count_lines` prints what there is and fails beyond what it allows."""
+"""`scripts/count_lines` prints the numbers of lines and fails above their limits."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""ARCHITECTURE.md's lists of files for an op, an optimizer, a policy and a target are complete: one of each, added to a
-copy of the package, computes as the reference does."""
+"""ARCHITECTURE.md lists all files to change for an op, an optimizer, a policy and a target. The test adds one of each
+to a copy of the package and compares it with the reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vpps.kernel.host_compiler import compiler
 
 pytestmark = pytest.mark.cpu
 
-# What is added, as differences, with as much of the text around as says where; without any, at the end of the file.
+# Additions as differences, with enough text around them to find the place; without any, at the end of the file.
 EXAMPLES = {
     "op": """\
 --- vpps/ops/elementwise.py
@@ -116,7 +116,7 @@ EXAMPLES = {
 """,
 }
 
-# Trees of two kinds of nodes, so that a policy has something to choose.
+# Trees of two kinds of nodes, so that a policy has a choice.
 PROGRAM = """
 import numpy as np
 import references
@@ -187,7 +187,7 @@ assert LEARNING_RATES.keys() == {rule.name for rule in vpps.model.optim.OPTIMIZE
 
 
 def changes(example: str) -> list[tuple[str, str, str]]:
-    """File, text that is in it ("" for its end) and what stands there then."""
+    """Return file, old text in it ("" for its end) and the new text there."""
     found = []
     for part in re.split(r"^--- ", example, flags=re.MULTILINE)[1:]:
         path, _, text = part.partition("\n")

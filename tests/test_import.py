@@ -1,4 +1,4 @@
-"""`import vpps` is light: what is only needed to compile, save or run on a GPU is imported when needed."""
+"""`import vpps` is light: modules for compiling, saving or GPUs are imported on demand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INTERPRETERS = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterp
 
 
 def imported_by(statement: str) -> set[str]:
-    """Top-level modules that a new process has after a statement."""
+    """Return the top-level modules of a new process after a statement."""
     names = run(f"import sys\n{statement}\nprint(*sys.modules)")
     return {name.split(".")[0] for name in names.split()}
 

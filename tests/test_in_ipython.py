@@ -1,4 +1,4 @@
-"""In IPython and notebooks: what is shown of graphs, traces and reports, and what completion offers."""
+"""IPython and notebooks: display of graphs, traces and reports, and completion."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ optimizer, parameter, lstm = vpps.Adam(), W, vpps.nn.LSTM(model, 4, 4)
 
 @pytest.fixture(scope="module")
 def shell() -> Any:
-    """A session in which a small network has been trained for a step."""
+    """Return a session in which a small network was trained for a step."""
     shell = InteractiveShell()
     shell.push({"graph_rows": np.arange(200) % 9})
     shell.run_cell(PROGRAM, silent=True).raise_error()
@@ -48,7 +48,7 @@ def shell() -> Any:
         ("graph", "and 107 later vertices", "<graph"),
         ("vpps.Graph()", "of 0 vertices", "<graph"),
         ("graph.draw(3)", "</svg>", "lookup(words)"),
-        ("model", '<pre style="font-family: monospace', "parameter"),  # whatever the style of the page
+        ("model", '<pre style="font-family: monospace', "parameter"),  # for any style of the page
         ("trace", "critical path", "<vpps.Trace of 1 launch on cpu>"),
         ("trace.summary()", "<pre ", "critical path"),
         ("handle.explain()", "<pre ", "\nW "),

@@ -1,4 +1,4 @@
-"""What is compiled when vpps is installed, how it is found, and what runs where there is no compiler afterwards."""
+"""Libraries compiled at vpps's installation: finding them, and running without a compiler."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TRAINING = """
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of the libraries, empty. What is put there is not compiled once more."""
+    """Return the empty folder of the libraries. Libraries put there are not compiled again."""
     own = prebuilt.FOLDER
     monkeypatch.setattr(installation, "build_library", lambda library: own / library.file_name)
     monkeypatch.setattr(prebuilt, "FOLDER", tmp_path / "prebuilt")
@@ -57,7 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with all that is in a wheel for this machine."""
+    """Return a folder with the contents of a wheel for this machine."""
     folder = tmp_path_factory.mktemp("prebuilt")
     installation.build(folder, kernels=True)
     return folder

@@ -1,4 +1,4 @@
-"""Masked arrays of NumPy: refused wherever an array or a number is taken, as NumPy's conversions drop the mask."""
+"""Masked arrays of NumPy are refused wherever vpps takes arrays or numbers: NumPy's conversions drop the mask."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ CHAIN = np.array([[-1], [0], [1]])
 
 
 def masked(array: Any) -> Any:
-    """The same numbers, the last one masked out."""
+    """Return the same numbers with the last one masked out."""
     numbers = np.asarray(array)
     mask = np.zeros(numbers.shape, bool)
     mask[(-1,) * numbers.ndim] = True
     return np.ma.masked_array(numbers, mask=mask)  # type: ignore[no-untyped-call]
 
 
-class Given:
+class CallArguments:
     """Arguments of the calls below."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Given:
         self.rows = self.graph.rows(np.ones((3, 3)))
 
     def map(self, **changed: Any) -> None:
-        """The second time by the compiled recorder, where it takes the call."""
+        """Map twice; the compiled recorder makes the second map if it can."""
         good = {"children": CHAIN, "inputs": {"w": np.arange(3)}, "levels": np.arange(3)}
         table = self.E
 
@@ -54,7 +54,7 @@ class Given:
 
 
 SQUARE, INTS = masked(np.ones((3, 3))), masked(np.arange(3))
-PLACES: dict[str, Callable[[Given], Any]] = {
+PLACES: dict[str, Callable[[CallArguments], Any]] = {
     "init": lambda x: x.model.parameter("V", (3, 3), init=SQUARE),
     "init by a function": lambda x: x.model.parameter("V", (3, 3), init=lambda rng, shape: SQUARE),
     "init, a number": lambda x: x.model.parameter("V", (3, 3), init=masked(2.0)),
@@ -99,11 +99,11 @@ PLACES: dict[str, Callable[[Given], Any]] = {
 @pytest.mark.parametrize("place", PLACES)
 def test_masked_elements_are_refused(place: str) -> None:
     with pytest.raises(vpps.DtypeError, match="the array has masked elements: fill them"):
-        PLACES[place](Given())
+        PLACES[place](CallArguments())
 
 
 def test_a_mask_of_nothing_is_no_mask() -> None:
-    given = Given()
+    given = CallArguments()
     given.W.assign(np.ma.masked_array(np.full((3, 3), 2.0), mask=False))  # type: ignore[no-untyped-call]
     assert given.W.numpy().tolist() == [[2.0] * 3] * 3
     itself: list[Any] = [1.0, INTS.data]

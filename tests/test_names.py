@@ -1,4 +1,4 @@
-"""Names have one meaning: no class has the name of another one."""
+"""Names have one meaning: no two classes share a name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(vpps.__file__).parent
 
 
 def test_no_class_name_is_in_two_modules() -> None:
-    """But for private ones, which nobody else sees."""
+    """Private classes are exempt, as they are only used in their module."""
     where: dict[str, list[str]] = {}
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:

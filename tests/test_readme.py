@@ -1,4 +1,4 @@
-"""README is short, its program is a file that the documentation's tests run, and what it names is there."""
+"""README is short; the documentation's tests run its program, and the files it names exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole line on the Stanford Sentiment Treebank: the losses follow the reference, and the model learns."""
+"""A full run on the Stanford Sentiment Treebank: the losses follow the reference, and the model learns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_first_200_losses_follow_the_reference(
     real_data: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VPPS_VERIFY", "0")  # other tests verify scripts; these are long
-    steps, batch_size = 200, 6  # small, as is the network: nearly all of the time is that of the float64 reference
+    steps, batch_size = 200, 6  # small, like the network: the float64 reference takes nearly all of the time
     trees = read_treebank(LinePart(real_data("sst/train.txt"), 0, steps * batch_size), min_count=1)
     model = vpps.Model(seed=1)
     task = TreeLSTMSentiment(model, len(trees.vocabularies["word"]), embedding=128, hidden=128)

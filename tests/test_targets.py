@@ -1,4 +1,4 @@
-"""The table of targets: its rows are complete, and nobody else knows targets by their names."""
+"""The table of targets: its rows are complete, and no other code uses targets by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHER_MEANINGS = {
 
 
 def texts(source: str) -> set[str]:
-    """The strings of a module."""
+    """Return the strings of a module."""
     return {n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
 
 

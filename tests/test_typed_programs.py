@@ -1,6 +1,6 @@
-"""Programs as users write them: they run, and mypy --strict has nothing against them.
+"""Users' programs run and pass mypy --strict.
 
-mypy takes this file beside the package (`tool.mypy` in pyproject.toml), and with it the programs of the documentation.
+mypy checks this file beside the package (`tool.mypy` in pyproject.toml), and with it the programs of the documentation.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_cells_are_decorated_functions_and_graphs_are_built_by_recursion() -> No
 
 
 class TreeNet:
-    """Cells are methods; what layers there are is composed."""
+    """A net whose cells are methods and which is composed of existing layers."""
 
     def __init__(self, model: vpps.Model, n_words: int) -> None:
         self.words = model.lookup("words", (n_words, H))
@@ -185,7 +185,7 @@ def test_layers_are_composed_and_other_libraries_arrays_are_leaves(tmp_path: Pat
 
 
 class Sentences:
-    """A reader of one's own: whatever has these methods is a set to train on."""
+    """A user's own reader: any object with these methods is a set to train on."""
 
     def __init__(self, rows: list[list[int]]) -> None:
         self.rows = rows
@@ -214,7 +214,7 @@ class Sentences:
 
 
 def test_a_reader_of_ones_own_is_a_set_to_train_on() -> None:
-    """A task of one's own is docs/programs/calc.py."""
+    """docs/programs/calc.py is a user's own task."""
     examples: Examples[Sentences] = Sentences([[k, k + 1] for k in range(5)])
     sized: Sized = examples[0:2]
     assert (sized.whole, [batch.whole for batch in examples.batches(3)]) == (2, [3, 2])

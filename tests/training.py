@@ -1,4 +1,4 @@
-"""Training in float64: what any target must come near to, without another one to compare with."""
+"""Training in float64: the reference of any target, without another target to compare with."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from tests.fuzz.expected import Expected
 
 
 class ReferenceTraining(Expected):
-    """What a handle does, made of the reference's gradients and the optimizer's own reference.
+    """The steps of a handle, by the reference's gradients and the optimizer's own reference.
 
     Args:
-        model: whose weights it begins with; it stays as it is.
+        model: gives the initial weights; it stays unchanged.
         clip_norm, ema: as of a handle.
 
     Attributes:
@@ -23,7 +23,7 @@ class ReferenceTraining(Expected):
         super().__init__(model, optimizer, ema or 0.0, clip_norm)
 
     def fb(self, graph: vpps.Graph, loss: vpps.Expression, accumulate: bool = False) -> float:
-        """As of a handle, but for the loss that it returns: this call's."""
+        """Work as a handle's `fb`, but return this call's loss."""
         found = self.accumulate(graph, loss)
         if not accumulate:
             self.update()

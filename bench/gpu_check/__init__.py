@@ -1,1 +1,1 @@
-"""Everything that only a GPU can tell: check.py runs the steps of stages.py."""
+"""Checks that need a GPU: check.py runs the steps of stages.py."""

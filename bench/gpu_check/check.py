@@ -1,15 +1,15 @@
-"""Everything that only a GPU can tell, most telling first, so that a run may end at any time.
+"""Runs all checks that need a GPU, the most informative first, so that a run may end at any time.
 
-Every step is a process of its own, and every line of JSON that it prints is on the disk at once, in results.jsonl of
-the folder --out, with the device, the versions, the commit and the date. A step that fails, or has to be ended (SIGINT,
-then SIGKILL), is named, and the next one runs. Beside it: log.txt, all that steps said; summary.txt, a line for each
-step; kernels.tar.gz, what was compiled, for --continue on another machine.
+Every step is a process of its own. Every line of JSON that it prints is written to disk at once, in results.jsonl of
+the folder --out, with the device, the versions, the commit and the date. A step that fails or exceeds its time (SIGINT,
+then SIGKILL) is named, and the next one runs. The other files are log.txt, the output of all steps; summary.txt, a line
+for each step; and kernels.tar.gz, the compiled kernels, for --continue on another machine.
 
 Stages:
 {stages}
 
 Works from a plain checkout, without git and with nothing installed: packages are found by PYTHONPATH. Exit status: 0; 1
-where a step failed or was ended; 2 without a GPU; 130 after Ctrl-C.
+if a step failed or was ended; 2 without a GPU; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from gpu_check import record, running
 from gpu_check.stages import ROOT, STAGES, Step, environment, steps
 from vpps.config import cache_dir
 
-NO_GPU = 3  # what gpu_contact.py versions exits with
-RESERVE = 2 * running.GRACE  # seconds for an end in good order
+NO_GPU = 3  # exit status of gpu_contact.py versions
+RESERVE = 2 * running.GRACE  # seconds for an orderly end
 ENDED_WELL = "ok"
 
 
@@ -40,7 +40,7 @@ class Run:
     """One call of the program.
 
     Args:
-        known: states of steps in the run that is continued.
+        known: states of steps in the continued run.
     """
 
     def __init__(self, options: argparse.Namespace, known: dict[str, str]) -> None:
@@ -50,22 +50,22 @@ class Run:
         self.environment = environment(options.data, options.cache)
         self.commit = options.commit
         self.common: dict[str, Any] = {"commit": harness.commit()}
-        self.outcomes: dict[str, str] = {}  # a line by step, for the summary
+        self.outcomes: dict[str, str] = {}  # a summary line by step
         self.bad = False
 
     def write(self, step: Step, line: dict[str, Any]) -> None:
-        """A line of a step, with what it depends on where it does not say so itself."""
+        """Write a line of a step, and add the versions that it depends on unless it gives them."""
         if step.name == "versions" and line.get("case") == "versions":
             self.common |= {"device": line["gpu"]["name"], "machine": line["machine"], "cuda": line["gpu"]["cuda"]}
             self.common |= {name: line["versions"].get(name) for name in ("driver", "nvrtc")}
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         line = {"stage": step.stage, "step_name": step.name, "time": now, **self.common, **line}
-        if self.commit is not None:  # a step in a checkout without git knows of none
+        if self.commit is not None:  # without git, a step knows no commit
             line["commit"] = self.commit
         self.results.write(json.dumps(line))
 
     def take(self, step: Step, line: str, printed: bool) -> None:
-        """A line that a step said."""
+        """Handle an output line of a step."""
         found = record.parsed(line) if printed else None
         if found is None:
             self.log.write(f"{step.name}: {line}")
@@ -73,7 +73,7 @@ class Run:
             self.write(step, found)
 
     def do(self, step: Step) -> int:
-        """Run a step, unless it does not fit; its exit status, or 0."""
+        """Run a step unless its time does not fit; returns its exit status, or 0."""
         left = self.deadline - time.monotonic()
         if step.needs and shutil.which(step.needs, path=self.environment.get("PATH")) is None:
             self.tell(step, "not here", f"{step.needs} is not on the PATH")
@@ -97,13 +97,13 @@ class Run:
             state = "hung" if most == step.most else "out of time"
         self.bad |= state in ("failed", "hung")
         end = {"event": "end", "state": state, "seconds": outcome.seconds, "status": outcome.status}
-        said = [line.replace(f"{ROOT}/", "") for line in outcome.said]  # results are kept, and read elsewhere
+        said = [line.replace(f"{ROOT}/", "") for line in outcome.said]  # results are kept and read elsewhere
         self.write(step, end | {"said": said})
         self.tell(step, state, outcome.said[-1] if outcome.said else "", outcome.seconds)
         return outcome.status
 
     def tell(self, step: Step, state: str, why: str, seconds: float = 0.0) -> None:
-        """Show what became of a step, and keep it in the summary."""
+        """Show the outcome of a step, and keep it in the summary."""
         line = f"{state:11} {seconds:6.1f} s  {step.stage}: {step.name}{f': {why[:200]}' if why else ''}"
         self.outcomes[step.name] = line
         print(line, file=sys.stderr, flush=True)
@@ -112,33 +112,33 @@ class Run:
 
 
 def ordered(every: list[Step], known: dict[str, str]) -> list[Step]:
-    """What a run is to do that continues another: first what that one did not do, then what it could not do. Among this
-    is what was begun and has no end: it may have taken the machine with it."""
+    """Return the steps of a run that continues another: first those that it did not start, then those without success.
+    A step that began and has no end is among the latter: it may have taken the machine down."""
     versions, *others = every
     left = [step for step in others if known.get(step.name) != ENDED_WELL]
     return [versions, *sorted(left, key=lambda step: known.get(step.name) in ("failed", "hung", "begun"))]
 
 
 def description() -> str:
-    """What --help says."""
+    """Return the text of --help."""
     margin = 13 * " "
     stages = [textwrap.fill(f"  {k:10} {v}", 100, subsequent_indent=margin) for k, v in STAGES.items()]
     return (__doc__ or "").replace("{stages}", "\n".join(stages))
 
 
 def parse_options(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="gpu_check", description=description(), formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--minutes", type=float, default=9, help="for this call: what does not fit is not begun (default %(default)s)")
-    add("--continue", dest="earlier", type=Path, metavar="FOLDER", help="or file of results: take up the rest of it")
+    add("--minutes", type=float, default=9, help="steps that exceed it do not start (default %(default)s)")
+    add("--continue", dest="earlier", type=Path, metavar="FOLDER", help="folder or results file of a run to continue")
     add("--out", type=Path, default=ROOT / "bench/results/gpu_check", metavar="FOLDER", help="(default %(default)s)")
-    add("--data", type=Path, metavar="FOLDER", help="of data sets, with sst/train.txt and wikiner/en.txt in it")
+    add("--data", type=Path, metavar="FOLDER", help="folder of data sets, with sst/train.txt and wikiner/en.txt")
     add("--only", type=lambda text: text.split(","), default=list(STAGES), metavar="STAGE,...", help="these stages")
-    add("--commit", help="of the checkout, where there is no git")
-    add("--cache", type=Path, default=cache_dir(), metavar="FOLDER", help="of kernels (default %(default)s)")
+    add("--commit", help="commit of the checkout, if git is missing")
+    add("--cache", type=Path, default=cache_dir(), metavar="FOLDER", help="cache of kernels (default %(default)s)")
     add("--smallest", action="store_true", help="a dry run: the smallest sizes, no figures")
     options = parser.parse_args(arguments)
     if unknown := set(options.only) - set(STAGES):
@@ -152,7 +152,7 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def continued(options: argparse.Namespace) -> dict[str, str]:
-    """States of steps in the run that is continued, whose lines and kernels become this one's."""
+    """Return states of steps in the continued run, and take over its lines and kernels."""
     if options.earlier is None:
         return {}
     path = record.results_of(options.earlier).resolve()
@@ -166,7 +166,7 @@ def continued(options: argparse.Namespace) -> dict[str, str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what there is to run, as far as time allows; the exit status."""
+    """Run the steps that fit the time; returns the exit status."""
     options = parse_options(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # timeout(1) sends that
     if options.earlier is None and (options.out / record.RESULTS).exists():

@@ -1,6 +1,6 @@
-"""The files of a run: results, a line of JSON each, on the disk as soon as they are written; a log; a summary; kernels.
+"""The files of a run: results (a line of JSON each, written to disk at once), a log, a summary, and kernels.
 
-However a run ends, the lines that were written stay. A line that was cut off in the middle is none.
+Written lines stay, however a run ends. A line that was cut off in the middle does not count.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS, LOG, SUMMARY, KERNELS = "results.jsonl", "log.txt", "summary.txt", "kernels.tar.gz"
-MOST_KERNELS = 15 << 20  # bytes of KERNELS: what travels between machines is limited
+MOST_KERNELS = 15 << 20  # bytes of KERNELS: transfers between machines are limited
 
 
 class Lines:
@@ -34,19 +34,19 @@ class Lines:
         os.fsync(self._file)
 
     def close(self) -> None:
-        """Of no more use."""
+        """Close the opened file."""
         os.close(self._file)
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a file of results."""
+    """Yield the lines of a results file."""
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if (found := parsed(line)) is not None:
             yield found
 
 
 def parsed(line: str) -> dict[str, Any] | None:
-    """The JSON object that a line is; None of any other line."""
+    """Parse a line into its JSON object; None if it is no JSON object."""
     if not line.startswith("{"):
         return None
     try:
@@ -57,7 +57,7 @@ def parsed(line: str) -> dict[str, Any] | None:
 
 
 def results_of(given: Path) -> Path:
-    """The file of results that `--continue` names, itself or by its folder. Exits where there is none."""
+    """Return the results file that `--continue` names, directly or by its folder. Exits if there is none."""
     path = given / RESULTS if given.is_dir() else given
     if not path.is_file():
         raise SystemExit(f"--continue {given}: there is no {path}")
@@ -65,7 +65,7 @@ def results_of(given: Path) -> Path:
 
 
 def states(lines: Iterator[dict[str, Any]]) -> dict[str, str]:
-    """What became of each step, as far as the lines know; "begun" of one that has no end."""
+    """Return the outcome of each step by the lines; "begun" for a step without an end."""
     found: dict[str, str] = {}
     for line in lines:
         if line.get("event") == "begin":
@@ -76,15 +76,15 @@ def states(lines: Iterator[dict[str, Any]]) -> dict[str, str]:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a file in one go: it is the old one or the new one, whatever happens."""
+    """Write a file atomically: readers see the old one or the new one."""
     unfinished = path.with_name(f"{path.name}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)
 
 
 def keep_kernels(cache: Path, path: Path) -> str:
-    """Pack what was compiled for GPUs, for a machine that has none of it, quickly: the run has no time left. Says why
-    where there is no file then; none is left half done."""
+    """Pack the compiled GPU kernels for a machine without them. This is quick, as the run has no time left. If it
+    writes no file, it returns the reason; it leaves no partial file."""
     cubins = sorted((cache / "kernels").glob("*/*.cubin"))
     if not cubins:
         return "nothing was compiled"

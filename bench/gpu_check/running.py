@@ -1,4 +1,4 @@
-"""Runs one step in a process of its own: what it prints is handed on line by line, and it is ended in time."""
+"""Runs one step in a process of its own, passes its output on line by line, and ends it in time."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import IO
 
 GRACE = 5.0  # seconds from SIGINT to SIGKILL
-KEPT = 30  # lines, the last ones that a step that failed has said
+KEPT = 30  # last output lines of a failed step
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a step.
+    """The outcome of a step.
 
     Attributes:
-        state: "ok", "failed", or "ended", which it was because its time was over.
-        status: of its process; negative: the signal that ended it.
-        said: the last lines of its errors, or of all that it said, unless all went well.
+        state: "ok", "failed", or "ended" (out of time).
+        status: exit status of its process; negative: the signal that ended it.
+        said: the last lines of its errors, or of all its output, unless all went well.
     """
 
     state: str
@@ -38,10 +38,10 @@ def run(
     command: Sequence[str], environment: Mapping[str, str], folder: Path, seconds: float,
     take: Callable[[str, bool], None],
 ) -> Outcome:  # fmt: skip
-    """Run a command for so many seconds at most.
+    """Run a command for at most `seconds`.
 
     Args:
-        take: is given every line and whether it was printed, not complained; by several threads, one at a time.
+        take: called with every line, and True if the line came from stdout; several threads call it, one at a time.
     """
     begun = time.monotonic()
     errors: deque[str] = deque(maxlen=KEPT)
@@ -81,7 +81,7 @@ def run(
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Ask a process, and what it has started, to end; then see to it."""
+    """Ask a process and its children to end; then kill them."""
     try:
         if process.poll() is None:
             _signal(process, signal.SIGINT)
@@ -96,4 +96,4 @@ def _signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:
-        return  # nothing of it is left
+        return  # all of it has ended

@@ -1,4 +1,4 @@
-"""What there is to run, in the order of what it tells per second."""
+"""The steps to run, ordered by information per second."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ PLUGIN = "bench.gpu_check.tests_plugin"
 
 STAGES = {
     "contact": "device, driver, versions; the smallest kernel; a fused Tree-LSTM's loss, gradients and update against "
-    "the float64 reference: does anything run, and is it right? Under 30 s",
+    "the float64 reference. Basic function and correctness, under 30 s",
     "products": "micro programs: products beside the frozen routine, on tensor cores too, gradients by tiles beside "
-    "cuBLAS, ways in which blocks meet, levels of a recurrence: what is worth building? Under a minute",
-    "timelines": "of equal launches by instruction, at batch 1, 16, 64, 128: where does a launch spend its time?",
+    "cuBLAS, ways to synchronize blocks, levels of a recurrence. Guides kernel design, under a minute",
+    "timelines": "time of equal launches by instruction, at batch 1, 16, 64, 128",
     "peers": "Tree-LSTM at batch 1, 64, 16, 128 beside PyTorch (by level, with and without CUDA graphs), chain LSTM "
-    "beside cuDNN, seconds at steady state: is it fast? What do host and GPU take?",
-    "precisions": "fused Tree-LSTM in bf16, tf32 and 3xtf32, and how far that is from the exact reference; Tree-LSTM "
-    "at batch 1, 64, 16, 128 in every precision, and in bf16 beside PyTorch: right, exact enough, how much faster?",
-    "tests": "tests/gpu, file by file: is all of it right?",
+    "beside cuDNN, seconds at steady state: speed, and times of host and GPU",
+    "precisions": "fused Tree-LSTM in bf16, tf32 and 3xtf32, and its error to the exact reference; Tree-LSTM at batch "
+    "1, 64, 16, 128 in every precision, and in bf16 beside PyTorch: correctness, errors and speed",
+    "tests": "tests/gpu, file by file",
     "sanitizer": "compute-sanitizer's memcheck, racecheck and synccheck of a small case, every buffer an "
-    "allocation of its own: is it right by luck?",
-    "endurance": "10,000 launches, two handles at once, launches that are stopped: does it hold?",
-    "long": "the hardware's counters, all programs and benches at full size: where does the time go?",
+    "allocation of its own",
+    "endurance": "10,000 launches, two handles at once, launches that are stopped",
+    "long": "the hardware's counters, all programs and benches at full size",
 }
-# The tests that tell most come first, files that are not named last.
+# The most informative tests come first, unnamed files last.
 FIRST = ("test_tree_lstm", "test_training", "test_machine", "test_slots", "test_ops")
-ALONE = ("test_machine", "test_training")  # they want the GPU for themselves
-# What an imaginary GPU runs of them in seconds, by pytest's -k.
+ALONE = ("test_machine", "test_training")  # they need the GPU for themselves
+# pytest's -k for the tests that a simulated GPU runs in seconds.
 DRY_RUN = {
     "test_machine": "test_memory_is_shared",
     "test_training": "test_training_follows_the_reference or test_a_stopped_launch",
     "test_tree_lstm": "test_gradients_updates_and_inference and [64]",
 }
-TEST_SECONDS, WORKERS = 150, 16  # of one test at most; processes that compile at the same time
+TEST_SECONDS, WORKERS = 150, 16  # limit of one test; processes that compile at the same time
 BATCH_SIZES = (1, 64, 16, 128)
 EXACT, PRECISIONS = ("--precision", "float32"), ("bf16", "tf32", "3xtf32")
 SMALLEST = ("--hidden", "8", "--embedding", "8", "--vps", "2")
@@ -50,10 +50,10 @@ class Step:
     """A program to run.
 
     Attributes:
-        name: unique.
-        seconds: that it is likely to take: it is not begun where fewer are left.
+        name: unique name.
+        seconds: expected duration: the step does not start if less time is left.
         most: seconds after which it is ended.
-        environment: added to that of all steps.
+        environment: variables added to those of all steps.
         needs: a program that must be on the PATH.
     """
 
@@ -67,7 +67,7 @@ class Step:
 
 
 def steps(smallest: bool, cores: int) -> list[Step]:
-    """All of them, in order. smallest: at sizes at which an imaginary GPU takes seconds."""
+    """Return all steps in order. smallest: use sizes that take a simulated GPU seconds."""
     return [
         *_contact(smallest), *_products(smallest), *_timelines(smallest), *_peers(smallest), *_precisions(smallest),
         *_tests(smallest, cores), *_sanitizer(smallest), *_endurance(smallest), *_long(smallest),
@@ -135,7 +135,7 @@ def _peers(smallest: bool) -> Iterator[Step]:
 
 
 def test_files() -> list[Path]:
-    """Of the gpu tier, most telling first."""
+    """Return the files of the gpu tier, the most informative first."""
 
     def place(file: Path) -> int:
         return next((k for k, name in enumerate(FIRST) if file.stem.startswith(name)), len(FIRST))
@@ -145,7 +145,7 @@ def test_files() -> list[Path]:
 
 def _tests(smallest: bool, cores: int) -> Iterator[Step]:
     common = (sys.executable, "-m", "pytest", "-v", "-m", "gpu", "-p", "no:cacheprovider", "-p", PLUGIN)
-    # Where a test hangs, even outside Python, its process is ended and replaced, and the next test runs.
+    # A hanging test, even one that hangs outside Python, has its process killed and replaced; then the next test runs.
     limit = (f"--timeout={TEST_SECONDS}", "--timeout-method=thread") if _there("pytest_timeout") else ()
     limit += ("-o", f"faulthandler_timeout={TEST_SECONDS}")
     for file in [f for f in test_files() if f.stem in DRY_RUN or not smallest]:
@@ -173,7 +173,7 @@ def _endurance(smallest: bool) -> Iterator[Step]:
     size = (*SMALLEST, "--launches", "20", "--limit", "4") if smallest else ()
     for question, seconds in (("launches", 15), ("two", 8), ("abort", 30)):
         command = _program("gpu_endurance.py", question, *size)
-        # A launch that waits for ever is to be ended soon.
+        # A launch that waits for ever must end soon.
         patience = {"VPPS_PATIENCE": "3"} if question == "abort" else {}
         yield Step("endurance", question, command, seconds, 180, patience)
 
@@ -185,7 +185,7 @@ def _long(smallest: bool) -> Iterator[Step]:
     yield Step("long", "host's share, bytes", _program("gpu_step.py", *one, *few), 30, 180)
     yield Step("long", "counters", _program("gpu_counters.py", *one), 30, 180, needs="ncu")
     if smallest:
-        return  # what follows has been run, with other numbers
+        return  # the rest has been run, with other numbers
     for size_of_batch in (1, 2, 4, 8, 16, 32, 64, 128):
         command = _program("gpu_treelstm.py", "--batch-sizes", str(size_of_batch))
         yield Step("long", f"all of Tree-LSTM batch={size_of_batch}", command, 120, 420)
@@ -195,7 +195,7 @@ def _long(smallest: bool) -> Iterator[Step]:
 
 
 def environment(data: Path | None, cache: Path) -> dict[str, str]:
-    """Of all steps: this checkout is found, its data sets, and one cache of kernels."""
+    """Return the variables of all steps: paths to this checkout and its data sets, and one kernel cache."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     found = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     found["VPPS_CACHE_DIR"] = str(cache)

@@ -1,4 +1,4 @@
-"""pytest's plugin in the stage of tests: a line of JSON for each test as soon as it has ended."""
+"""pytest plugin of the tests stage: prints a line of JSON for each test as soon as it has ended."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import json
 
 import pytest
 
-MESSAGE = 1500  # characters of a failure, its end
+MESSAGE = 1500  # last characters of a failure
 
 
 class Printer:
-    """Prints through pytest's own terminal, past what it captures."""
+    """Prints through pytest's own terminal, past its capture."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test is set up, called and torn down: the call counts, and whatever else did not pass."""
+        """Report a test's call, and any set-up or tear-down that did not pass."""
         if report.when != "call" and report.passed:
             return
         line = {"test": report.nodeid, "outcome": report.outcome, "seconds": round(report.duration, 2)}
@@ -28,6 +28,6 @@ class Printer:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In the process that reports, not in those that test."""
+    """Register the printer in the reporting process, not in test workers."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Printer(config), "vpps-printer")

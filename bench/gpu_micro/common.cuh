@@ -1,5 +1,5 @@
-// Shared by the programs of this folder: templates/cuda/ptx.cuh comes before it, a program behind it. A program's script
-// begins with HEAD words: 1 is n (vectors, levels), 2 repetitions, 3 its length, others as the program says.
+// Shared by the programs of this folder: included after templates/cuda/ptx.cuh and before a program. A program's script
+// begins with HEAD words: 1 is n (vectors, levels), 2 repetitions, 3 its length; each program defines the others.
 struct Launch {
     float* pool;
     const unsigned* script;
@@ -16,20 +16,20 @@ DEV int lane() { return threadIdx.x % 32; }
 DEV int least(int a, int b) { return a < b ? a : b; }
 DEV float4 ld4(const float* at) { return *(const float4*)at; }
 
-// For the host: how long this block took.
+// Report this block's time to the host.
 DEV void tell(const Launch& p, unsigned long long began)
 {
     if (threadIdx.x == 0) p.report[2 + blockIdx.x] = (unsigned)(nanoseconds() - began);
 }
 
-// True if a waiting loop has run out of patience, in this block or in another one: then no block waits any longer.
+// True if a waiting loop has timed out, in this block or another one: then no block waits any longer.
 DEV bool hopeless(const Launch& p, unsigned long long began)
 {
     if (nanoseconds() - began > p.patience) store_relaxed(p.stopped, 1);
     return load_relaxed(p.stopped);
 }
 
-// Blocks meet, as they do in vpps's kernel (cuda/sync.cuh): all have come when the counter is at `target`.
+// Barrier of blocks as in vpps's kernel (cuda/sync.cuh): all have arrived when the counter is at `target`.
 DEV void meet(const Launch& p, unsigned* counter, unsigned target)
 {
     __syncthreads();

@@ -1,7 +1,7 @@
-// Levels of a recurrence, as a binary Tree-LSTM of 256 units has them: groups of script[4] blocks multiply, finish, meet, n
-// levels long. Vertex v of a level has the children v and v + 1 of VERTICES. A block owns UNITS units: their 5 gates are its
-// rows. Weights of the k-th block of a group from pool[script[5]] + k R K on, c and h of the first level from pool[0] on; then h of
-// each group at script[6], twice. HOW as in meeting.cu.
+// Levels of a recurrence, as in a binary Tree-LSTM of 256 units: groups of script[4] blocks multiply, run the tail and
+// synchronize, for n levels. Vertex v of a level has the children v and v + 1 of VERTICES. A block owns UNITS units: their 5
+// gates are its rows. The k-th block of a group has its weights at pool[script[5]] + k R K. c and h of the first level begin at
+// pool[0]; h of each group is at script[6], twice. HOW is as in meeting.cu.
 enum { WIDTH = K / 2, STATES = VERTICES * WIDTH };
 DEV float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 KERNEL

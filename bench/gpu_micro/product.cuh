@@ -1,10 +1,10 @@
-// A product whose warps divide K: partial sums of eight warps are added in order, so the order of additions follows from K
-// alone. Macros: R rows and K columns of a block's weights, KC of them brought at a time, to one of BUFFERS; KIND, RT, VT; LV and
-// UNROLL of float32.
+// A product whose warps divide K: partial sums of eight warps are added in order, so K alone decides the order of
+// additions. Macros: R rows and K columns of a block's weights, KC of them copied at a time, to one of BUFFERS; KIND, RT, VT;
+// LV and UNROLL of float32.
 //
-// KIND 0: float32. Weights lie in shared memory, a lane owns RT x VT results: LV lanes are different vectors, the others rows.
+// KIND 0: float32. Weights are in shared memory, a lane owns RT x VT results: LV lanes for vectors, the others for rows.
 // KIND 1, 2, 3: bf16, tf32, 3xtf32 on tensor cores. Weights are fragments in registers; a warp has RT x 16 rows, VT x 8 vectors.
-enum { CHUNKS = K / KC, KW = KC / WARPS };  // KC columns are brought at a time, KW are a warp's
+enum { CHUNKS = K / KC, KW = KC / WARPS };  // KC columns are copied at a time, KW are a warp's
 #if KIND == 0
 enum { LR = 32 / LV, V = LV * VT, ROWS = RT * LR, XS = KC + 4, WS = K + 4, HELD = ROWS * WS, AT_ONCE = 1 };
 struct Factors {
@@ -58,7 +58,7 @@ DEV void split(unsigned x, unsigned& high, unsigned& low)
     low = tf32_of(f - __uint_as_float(high));
 }
 struct Factors {
-    unsigned w[CHUNKS][STEPS][RT][WORDS];  // of 16 columns a lane has four next to each other, of rows 8 apart
+    unsigned w[CHUNKS][STEPS][RT][WORDS];  // a lane has four adjacent ones of 16 columns, from rows 8 apart
     float sum[RT][VT][4];
     DEV void load(const float* weights)
     {
@@ -131,7 +131,7 @@ DEV float* staged(int k) { return shared_memory() + HELD + k % BUFFERS * (V * XS
 DEV float* partial() { return shared_memory() + HELD + BUFFERS * V * XS; }
 DEV float* behind_partial() { return partial() + WARPS * ROWS * V; }
 
-// Begins to bring the k-th chunk of all: of V vectors one after the other, then of the next V.
+// Start copying the k-th chunk of all: V consecutive vectors, then the next V.
 template <class From> DEV void stage(From from, int k, int n)
 {
     const int row = k / CHUNKS * V;
@@ -144,7 +144,7 @@ template <class From> DEV void stage(From from, int k, int n)
     copy_async_commit();
 }
 
-// Calls put(row, vector, result) for n vectors, whose chunks from(vector, chunk) finds. The block meets before the next call.
+// Calls put(row, vector, result) for n vectors; from(vector, chunk) finds their chunks. A barrier precedes the next call.
 template <class From, class Put> DEV void product(Factors& f, int n, From from, Put put)
 {
 #pragma unroll

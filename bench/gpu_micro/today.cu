@@ -1,6 +1,6 @@
-// The routine for products of 28 November 2026 (held_matvec, slot_product, for_staged), frozen: when it is gone it can still be
-// measured. Reduced to one matrix in one slot, whose W warps share a row, C columns a lane, R rows a warp, and to vectors
-// of one piece that are found by a list. Arguments as in product.cu.
+// The product routine of 28 November 2026 (held_matvec, slot_product, for_staged), frozen, so that it can be measured after its
+// removal. Reduced to one matrix in one slot, whose W warps share a row, C columns a lane, R rows a warp, and to vectors
+// of one piece from a list. Arguments as in product.cu.
 #define VP_UNROLL _Pragma("unroll")
 #define VP_ROLLED _Pragma("unroll 1")
 enum { WARP = 32, TILE = 8, FEW = 2, PASS = 16, STAGE = C * W * WARP, ROWS = R * WARPS / W };
@@ -103,7 +103,7 @@ DEV void held_matvec(const Launch& p, const float (&w)[R * C], int n, float* out
 {
     const Pieces pieces = {p, n};
     float* sums = shared_memory() + 2 * PASS * STAGE;
-    const int step = ROWS < THREADS && n > 2 ? THREADS / ROWS : 2;  // vectors that are finished at the same time
+    const int step = ROWS < THREADS && n > 2 ? THREADS / ROWS : 2;  // vectors finished at the same time
     unsigned found = pieces.look_up(0);
     int row = 0, there = 0;
     VP_ROLLED for (int k = 0; true; k++) {

@@ -1,1 +1,1 @@
-"""The programs that vpps is compared with."""
+"""Programs to compare vpps with."""

@@ -1,4 +1,4 @@
-"""Matrices per child, "U_1" and "U_2", as the one matrix "U" of all children that peers multiply by, and back."""
+"""Converts matrices per child, "U_1" and "U_2", to the peers' single matrix "U" of all children, and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Arrays = dict[str, NDArray[np.float32]]
 
 
 def _whole(names: Iterable[str]) -> dict[str, list[str]]:
-    """The names by what they are parts of, in order; a name that is no part, by itself."""
+    """Group names by the parameter they are parts of, in order; a name that is no part stands alone."""
     known, found = set(names), dict[str, list[str]]()
     for name in names:
         numbered = re.fullmatch(r"(.+)_\d+", name)
@@ -21,7 +21,7 @@ def _whole(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def joined(arrays: Arrays) -> Arrays:
-    """What peers have in place of some parameters."""
+    """Join parts of parameters, as peers need them."""
     return {
         whole: np.concatenate([arrays[part] for part in parts], -1) if len(parts) > 1 else arrays[parts[0]]
         for whole, parts in _whole(arrays).items()
@@ -29,7 +29,7 @@ def joined(arrays: Arrays) -> Arrays:
 
 
 def parted(arrays: Mapping[str, NDArray[np.float32]], names: Iterable[str]) -> Arrays:
-    """The arrays by such names, of those that `joined` put together; others as they are."""
+    """Split the arrays that `joined` put together by these names; leave others as they are."""
     parts_of, found = _whole(list(names)), Arrays()
     for whole, array in arrays.items():
         parts = parts_of.get(whole, [whole])

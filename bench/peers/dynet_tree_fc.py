@@ -1,7 +1,7 @@
-"""Peer: Tree-FC in DyNet, batched by itself; equations and weights are in `tree_fc.py`.
+"""Peer: Tree-FC in DyNet with its automatic batching; equations and weights are in `tree_fc.py`.
 
-The matrix is split by child, so that no vectors are concatenated; the losses of all roots are one product. Pools have
-room for the largest mini-batch from the start, as in `dynet_treelstm.py`.
+The matrix is split by child, so that no vectors are concatenated; one product computes the losses of all roots. Pools
+fit the largest mini-batch from the start, as in `dynet_treelstm.py`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from peers.dynet_treelstm import MEGABYTE, DynetTrees, Pools
 
 
 def pools_for(nodes: int, weights: Mapping[str, NDArray[np.float32]], models: int) -> Pools:
-    """Enough for mini-batches of up to `nodes` nodes; `models` are trained in this process, one after the other."""
+    """Return pools for mini-batches of up to `nodes` nodes; this process trains `models` models in sequence."""
     # In rows of `hidden` floats per node: half a row of embeddings, half each of products and of h, and as much for
-    # copies that bring the two children of many nodes together; the same backward.
+    # copies that join the two children of many nodes; the same amount for backward.
     row = nodes * weights["Wo"].shape[1] * 4
     graph_weights = sum(array.nbytes for name, array in weights.items() if name != "words")
     stored = models * 2 * sum(array.nbytes for array in weights.values())
@@ -42,11 +42,11 @@ class DynetTreeFc(DynetTrees):
 
     @staticmethod
     def prepare(tree: Tree) -> tuple[list[tuple[int, int, int]], int]:
-        """Nodes and the root's label as the loop below wants them, outside the timing."""
+        """Convert nodes and the root's label for the loop below, outside the timing."""
         return list(zip(tree.words, tree.left, tree.right, strict=True)), tree.labels[-1]
 
     def graph(self, batch: Sequence[tuple[list[tuple[int, int, int]], int]]) -> Any:
-        """The expression of the loss: what DyNet calls constructing the graph."""
+        """Return the expression of the loss; DyNet calls this constructing the graph."""
         dynet = self.dynet
         affine, tanh, words = dynet.affine_transform, dynet.tanh, self.words
         b, L, R = self.b, self.L, self.R

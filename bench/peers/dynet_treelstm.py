@@ -1,15 +1,15 @@
 """Peer: the binary Tree-LSTM in DyNet, whose C++ core batches the operations of all trees of a mini-batch by itself.
 
-The program is what DyNet is made for: expressions for one node at a time, and automatic batching. What makes it strong:
+The program uses DyNet as intended: expressions for one node at a time, and automatic batching. It is fast because:
 
-- matrices are split by gate and child, which saves cutting and concatenating vectors and was 5 % faster; but not for
-  mini-batches of one or two, where one product with the whole matrix was 20 % faster;
-- the losses of all nodes are computed in one product (`concatenate_to_batch`);
-- memory pools with room for the largest mini-batch from the start: DyNet clears all of them then, and cannot enlarge
-  them under automatic batching;
-- sparse updates of the embedding (the default), no gradient clipping (not the default).
+- Matrices are split by gate and child, which saves cutting and concatenating vectors and was 5 % faster. For
+  mini-batches of one or two, one product with the whole matrix was 20 % faster.
+- One product computes the losses of all nodes (`concatenate_to_batch`).
+- Memory pools fit the largest mini-batch from the start: otherwise DyNet clears all of them, and it cannot enlarge
+  them under automatic batching.
+- Updates of the embedding are sparse (the default), gradients are not clipped (not the default).
 
-DyNet computes on one thread, whatever the other contenders use.
+DyNet computes on one thread, regardless of the other contenders.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Pools(NamedTuple):
     def for_batches(
         cls, nodes: int, weights: Mapping[str, NDArray[np.float32]], optimizer: str, models: int = 1
     ) -> Pools:
-        """Enough for mini-batches of up to `nodes` nodes.
+        """Return pools for mini-batches of up to `nodes` nodes.
 
         Args:
-            models: how many are trained in this process, one after the other: DyNet does not reuse their memory.
+            models: number of models trained in this process, one after the other: DyNet does not reuse their memory.
         """
-        # In rows of `hidden` floats per node: results of the expressions, and copies that bring arguments together. 128
-        # sentences of the Stanford Sentiment Treebank take 21 rows forward and 16 backward. Matrices are copied, too.
+        # In rows of `hidden` floats per node: results of the expressions, and copies that join arguments. 128 sentences
+        # of the Stanford Sentiment Treebank take 21 rows forward and 16 backward. Matrices are copied, too.
         row = nodes * weights["Wo"].shape[1] * 4
         graph_weights = sum(array.nbytes for name, array in weights.items() if name != "words")
         copies = 4 if optimizer == "adam" else 2  # values, gradients, moments
@@ -56,11 +56,11 @@ class Pools(NamedTuple):
 
 
 def import_dynet(pools: Pools, autobatch: int) -> Any:
-    """DyNet, started with these settings, which hold for the process.
+    """Start DyNet with these settings, which hold for the process.
 
-    Raises ImportError where it is not installed.
+    Raises ImportError if it is not installed.
     """
-    arguments, sys.argv = sys.argv, sys.argv[:1]  # it would look for options of its own
+    arguments, sys.argv = sys.argv, sys.argv[:1]  # hides our options from DyNet
     try:
         import dynet_config
 
@@ -74,7 +74,7 @@ def import_dynet(pools: Pools, autobatch: int) -> Any:
 
 
 class DynetTrees(ABC):
-    """What the programs for trees share: a step as the benches take it apart."""
+    """Base class of the programs for trees: the parts of a step that the benches time."""
 
     def __init__(self, dynet: Any, weights: Mapping[str, NDArray[np.float32]]) -> None:
         """Copy the embeddings. dynet: from `import_dynet`."""
@@ -94,24 +94,24 @@ class DynetTrees(ABC):
 
     @abstractmethod
     def graph(self, batch: Sequence[Any]) -> Any:
-        """The expression of the loss: what DyNet calls constructing the graph."""
+        """Return the expression of the loss; DyNet calls this constructing the graph."""
 
     def step(self, batch: Sequence[Any]) -> None:
         """Train on one mini-batch."""
         self.run(self.graph(batch))
 
     def run(self, loss: Any) -> None:
-        """The rest of a step, DyNet's batching included."""
+        """Run the rest of a step, including DyNet's batching."""
         self._loss = loss.scalar_value()
         loss.backward()
         self.trainer.update()
 
     def loss(self) -> float:
-        """Loss of the latest step, before its update."""
+        """Return the loss of the latest step, before its update."""
         return self._loss
 
     def close(self) -> None:
-        """Release the graph."""
+        """Release the latest graph."""
         self.dynet.renew_cg()
 
 
@@ -126,7 +126,7 @@ class DynetTreeLstm(DynetTrees):
         Args:
             dynet: from `import_dynet`.
             optimizer: "sgd" or "adam".
-            whole: multiply by whole matrices, rather than by their parts for each gate and child.
+            whole: True to multiply by whole matrices instead of their parts for each gate and child.
         """
         super().__init__(dynet, weights)
         children = (slice(None),) if whole else (slice(None, self.hidden), slice(self.hidden, None))
@@ -142,16 +142,16 @@ class DynetTreeLstm(DynetTrees):
         self._train_with(optimizer, lr)
 
     def _gates(self, n: int, whole: bool) -> list[slice]:
-        """Rows that are multiplied together: those of each of n gates, or all."""
+        """Return the rows that are multiplied together: those of each of n gates, or all."""
         return [slice(None)] if whole else [slice(k * self.hidden, (k + 1) * self.hidden) for k in range(n)]
 
     @staticmethod
     def prepare(tree: Tree) -> list[tuple[int, int, int, int]]:
-        """The tree as the loop below wants it. Made once per tree, as a data loader would, outside the timing."""
+        """Convert a tree for the loop below. Done once per tree, as in a data loader, outside the timing."""
         return list(zip(tree.words, tree.left, tree.right, tree.labels, strict=True))
 
     def graph(self, batch: Sequence[list[tuple[int, int, int, int]]]) -> Any:
-        """The expression of the loss: what DyNet calls constructing the graph."""
+        """Return the expression of the loss; DyNet calls this constructing the graph."""
         dynet = self.dynet
         affine, logistic, tanh, product, total = (
             dynet.affine_transform, dynet.logistic, dynet.tanh, dynet.cmult, dynet.esum,

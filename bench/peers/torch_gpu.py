@@ -1,5 +1,5 @@
-"""What the PyTorch peers on a GPU share: one upload of indices per step, losses that are read steps later, precision,
-capture into CUDA graphs, the time that a GPU takes for a step."""
+"""Shared parts of the PyTorch peers on a GPU: one upload of indices per step, losses read steps later, precision,
+capture into CUDA graphs, and a step's GPU time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _STAGES = 4  # pinned buffers, so that the host can be steps ahead of the device
-_CYCLES = 2e9  # of a GPU in a second, about
+_CYCLES = 2e9  # GPU cycles per second, approximately
 _LONGEST_SLEEP = 0.05  # seconds
 
 
 def configure(device: str, tf32: bool) -> None:
-    """Whether float32 products may run on tensor cores with ten bits of mantissa; PyTorch's default is off for products
-    and on for cuDNN. On a CPU, where programs are only checked: one thread, as two collapse on a busy machine."""
+    """Allow or forbid tensor cores with ten bits of mantissa for float32 products; PyTorch's default is off for
+    products and on for cuDNN. CPU runs, which only check programs, use one thread: two are slow on a busy machine."""
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.allow_tf32 = tf32
     if device == "cpu":
@@ -26,7 +26,7 @@ def configure(device: str, tf32: bool) -> None:
 
 
 def describe(device: str) -> dict[str, object]:
-    """What figures of a device depend on, for the lines of a bench."""
+    """Return the facts that figures of a device depend on, for the lines of a bench."""
     if device == "cpu":
         return {"name": "cpu", "threads": torch.get_num_threads()}
     properties = torch.cuda.get_device_properties(0)
@@ -46,7 +46,7 @@ class Uploader:
         self._next = 0
 
     def __call__(self, parts: Sequence[NDArray[np.int64]], to: Tensor | None = None) -> Tensor:
-        """The parts one after the other on the device: a new tensor, or in `to`, which may be longer."""
+        """Return the concatenated parts on the device: a new tensor, or in `to`, which may be longer."""
         length = sum(map(len, parts))
         if self._device.type == "cpu":
             joined = torch.from_numpy(np.concatenate(parts))
@@ -62,7 +62,7 @@ class Uploader:
         self._next = (self._next + 1) % _STAGES
         if self._next in self._stages:
             buffer, copied = self._stages[self._next]
-            copied.synchronize()  # of some steps ago: it hardly ever waits
+            copied.synchronize()  # a copy from some steps ago: it hardly ever waits
             if len(buffer) >= length:
                 return buffer, copied
         buffer = torch.empty(2 * length, dtype=torch.int64, pin_memory=True)
@@ -71,11 +71,11 @@ class Uploader:
 
 
 class Losses:
-    """Losses of the steps, on their way to the host: each is read when its place is wanted again, steps later, so that
-    the host waits only where the device is behind by that many.
+    """Copies the losses of steps to the host. Each is read when its place is reused, steps later: the host waits only
+    if the device is behind by that many steps.
 
     Attributes:
-        read: the one that was read so.
+        read: the last loss read this way.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -86,7 +86,7 @@ class Losses:
         self.read = math.nan
 
     def put(self, loss: Tensor) -> None:
-        """That of the latest step."""
+        """Put the loss of the latest step."""
         self._latest = (self._latest + 1) % _STAGES
         self.read = self.latest()
         self._places[self._latest].copy_(loss, non_blocking=True)
@@ -94,19 +94,19 @@ class Losses:
             self._arrived[self._latest].record()
 
     def latest(self) -> float:
-        """Wait for it."""
+        """Wait for the latest loss and return it."""
         if self._arrived:
             self._arrived[self._latest].synchronize()
         return self._places[self._latest].item()
 
 
 def kernel_seconds(step: Callable[[], None], host: float) -> float:
-    """Seconds of the GPU for a step, from the first to the last of what it puts into the stream. The GPU sleeps until
-    all of that is there, and never waits for the host - unless the host takes longer than _LONGEST_SLEEP, or there are
-    more launches than the driver's queue holds, about a thousand.
+    """Return a step's GPU seconds, from the first to the last item that it puts into the stream. The GPU sleeps until
+    all of them are there, and so never waits for the host. Two exceptions: the host takes longer than _LONGEST_SLEEP,
+    or there are more launches than the driver's queue holds, about a thousand.
 
     Args:
-        host: seconds that the host takes for it.
+        host: the host's seconds for a step.
     """
     begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(int(_CYCLES * min(2 * host + 1e-4, _LONGEST_SLEEP)))
@@ -120,7 +120,7 @@ def kernel_seconds(step: Callable[[], None], host: float) -> float:
 class Captured:
     """A function without arguments as a CUDA graph; on a CPU, the function itself.
 
-    It runs a few times before it is captured (workspaces of cuBLAS, compilation): that must change nothing.
+    It runs a few times before the capture (workspaces of cuBLAS, compilation); these runs must change nothing.
     """
 
     def __init__(self, function: Callable[[], Tensor], device: torch.device, pool: object | None) -> None:
@@ -139,7 +139,7 @@ class Captured:
             self._result = function()
 
     def __call__(self) -> Tensor:
-        """Run it; the result is overwritten by the next call."""
+        """Run it; the next call overwrites the result."""
         if self._graph is None:
             return self._function()
         self._graph.replay()

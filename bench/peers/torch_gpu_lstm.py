@@ -1,8 +1,8 @@
 """Peer: a chain LSTM with a loss at every token in PyTorch, torch.nn.LSTM (cuDNN on a GPU), training with SGD.
 
-Sequences of different lengths go into cuDNN packed, so that nothing is padded. Where all have the same length a step
-can be captured into a CUDA graph ("graph"), forward, backward and update. Word vectors are gathered once and updated by
-one index_add; the second bias of torch.nn.LSTM stays zero and is not trained, as there is one bias in the model.
+cuDNN gets sequences of different lengths packed, so that nothing is padded. If all have the same length, a CUDA graph
+("graph") can capture a step: forward, backward and update. Word vectors are gathered once and updated by one index_add.
+The second bias of torch.nn.LSTM stays zero and is not trained, as the model has one bias.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from peers.torch_gpu import Captured, Losses, Uploader
 
 
 def pack(batch: Sequence[Tokens]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Words and labels by time, longest sequence first, and how many sequences there are at each time."""
+    """Return words and labels by time, longest sequence first, and the number of sequences at each time."""
     batch = sorted(batch, key=lambda tokens: -len(tokens.words))
     lengths = np.array([len(tokens.words) for tokens in batch])
     present = np.arange(lengths[0])[:, None] < lengths
@@ -57,7 +57,7 @@ class TorchLstm:
 
     @staticmethod
     def prepare(tokens: Tokens) -> Tokens:
-        """Nothing to prepare."""
+        """Return the tokens unchanged."""
         return tokens
 
     def step(self, batch: Sequence[Tokens]) -> None:
@@ -69,7 +69,7 @@ class TorchLstm:
             return
         key = len(sizes), len(batch)
         if key not in self._graphs:
-            # Labels of -1 are ignored: running this to warm up changes no weight.
+            # Labels of -1 are ignored: warm-up runs with this input change no weight.
             nothing = self._upload([np.zeros_like(words), np.full_like(labels, -1)])
             on_host = torch.from_numpy(sizes)
             captured = Captured(lambda: self._train(nothing, on_host, len(batch)), self.device, self._pool)
@@ -95,8 +95,8 @@ class TorchLstm:
         return loss.detach()
 
     def loss(self) -> float:
-        """Loss of the latest step, before its update; waits for it."""
+        """Return the loss of the latest step, before its update; waits for it."""
         return self._losses.latest()
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: nothing to release."""

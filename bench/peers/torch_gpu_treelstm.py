@@ -4,16 +4,16 @@ Four programs with one interface:
 
 - "pernode": a node at a time, as define-by-run programs are written; autograd does the backward.
 - "autograd": batched by level over the whole mini-batch, a product per level; autograd does the backward.
-- "manual": the same with a backward by hand, which needs a third of the kernels. The elementwise part of a level is one
-  function, compiled by torch.compile where asked.
+- "manual": batched by level with a backward by hand, which needs a third of the kernels. The elementwise part of a
+  level is one function, compiled by torch.compile on request.
 - "graphs": "manual" captured into CUDA graphs, replayed: the host only fills in indices. A captured graph has fixed
-  sizes, so mini-batches share a graph by their number of levels, rounded up to a multiple of 4, and every level is
-  padded to the largest of all mini-batches of the run that share it, rounded up to a multiple of 8. That is more than
-  a program could know that sees its data for the first time. `padding` is rows computed over rows needed.
+  sizes, so mini-batches share a graph by their number of levels, rounded up to a multiple of 4. Every level is padded
+  to the largest of all mini-batches of the run that share it, rounded up to a multiple of 8. A program that sees its
+  data for the first time could not know these sizes. `padding` is rows computed over rows needed.
 
-In all of them products are fused over gates and children, word vectors are gathered once, updated by one index_add, and
-nothing in a step waits for the device. In bf16 the first two run under autocast; the others keep what autocast would:
-all but weights, losses and their gradients, and sums of gradients, is bf16.
+In all of them products are fused over gates and children, word vectors are gathered once and updated by one index_add,
+and nothing in a step waits for the device. In bf16 the first two run under autocast; the others store as autocast
+would: everything is bf16 except weights, losses, the gradients of both, and sums of gradients.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from peers.torch_gpu import Captured, Losses, Uploader
 from peers.torch_treelstm import PreparedTree, Schedule, TorchTreeLstm, forward_by_level
 
 MODES = ("pernode", "autograd", "manual", "graphs")
-_LEVELS_STEP, _ROWS_STEP = 4, 8  # what sizes of captured graphs are rounded up to
+_LEVELS_STEP, _ROWS_STEP = 4, 8  # sizes of captured graphs are rounded up to these
 
 
 class _GpuTreeLstm:
-    """Weights, upload and loss of the programs. Weights are in `treelstm.py`."""
+    """Shared by the programs: weights (see `treelstm.py`), upload and loss."""
 
     def __init__(self, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str, bf16: bool) -> None:
         self.device, self.lr = torch.device(device), lr
@@ -50,14 +50,14 @@ class _GpuTreeLstm:
         self._losses = Losses(self.device)
 
     def plan(self, batches: Sequence[Sequence[NamedTuple]]) -> None:
-        """Look at all mini-batches of the run before it."""
+        """Look at all mini-batches of the run in advance."""
 
     def loss(self) -> float:
-        """Loss of the latest step, before its update; waits for it."""
+        """Return the loss of the latest step, before its update; waits for it."""
         return self._losses.latest()
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: nothing to release."""
 
 
 class _AutogradTreeLstm(_GpuTreeLstm):
@@ -70,7 +70,7 @@ class _AutogradTreeLstm(_GpuTreeLstm):
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype != torch.float32)
 
     def _learn(self, loss: Tensor, words: Tensor, x: Tensor) -> None:
-        """Backward and update; x is the word vectors of this step, a leaf of the graph."""
+        """Run backward and the update; x is the word vectors of this step, a leaf of the graph."""
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -80,11 +80,11 @@ class _AutogradTreeLstm(_GpuTreeLstm):
 
 
 class PerNode(_AutogradTreeLstm):
-    """A node at a time."""
+    """Computes one node at a time."""
 
     @staticmethod
     def prepare(tree: Tree) -> Tree:
-        """Nothing to prepare."""
+        """Return the tree unchanged."""
         return tree
 
     def step(self, batch: Sequence[Tree]) -> None:
@@ -117,7 +117,7 @@ class PerNode(_AutogradTreeLstm):
 
 
 class Autograd(_AutogradTreeLstm):
-    """By levels counted from the roots: the children of a level are, pair by pair, the rows of the next one."""
+    """Levels counted from the roots: the children of a level are, pair by pair, the rows of the next one."""
 
     @staticmethod
     def prepare(tree: Tree) -> PreparedTree:
@@ -145,7 +145,7 @@ class Nodes(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A mini-batch by levels counted from the leaves: how many rows each has, and the integers of the step.
+    """A mini-batch by levels counted from the leaves: the number of rows of each, and the integers of the step.
 
     integers: words of the leaves; labels of all rows, -1 in padding; rows of the children of inner nodes, pair by pair;
     place of every row in those pairs, one past their end for roots and padding; number of trees.
@@ -156,7 +156,7 @@ class Layout(NamedTuple):
 
 
 def level_sizes(batch: Sequence[Nodes]) -> NDArray[np.int64]:
-    """Rows of every level, leaves first."""
+    """Return the rows of every level, leaves first."""
     return np.bincount(np.concatenate([tree.heights for tree in batch]))
 
 
@@ -169,14 +169,14 @@ def lay_out(batch: Sequence[Nodes], capacity: Sequence[int] | None = None) -> La
     sizes = np.bincount(heights)
     capacities = sizes if capacity is None else np.array(capacity)
     begins = np.cumsum(capacities) - capacities
-    # The place of a node: its level's first row, and how many of its level came before.
+    # The place of a node: its level's first row plus the number of earlier nodes of its level.
     rows = np.empty(len(heights), np.int64)
     rows[order] = np.arange(len(order)) + np.repeat((begins[: len(sizes)] - (np.cumsum(sizes) - sizes)), sizes)
 
     total, leaves = int(capacities.sum()), int(capacities[0])
     inner = heights > 0
     all_words, all_labels = np.zeros(leaves, np.int64), np.full(total, -1)
-    all_children = np.zeros((total - leaves, 2), np.int64)  # padding reads row 0, and nobody reads padding
+    all_children = np.zeros((total - leaves, 2), np.int64)  # padding reads row 0, and no row reads padding
     all_words[rows[~inner]] = words[~inner]
     all_labels[rows] = labels
     pairs = rows[children[inner]]
@@ -189,15 +189,16 @@ def lay_out(batch: Sequence[Nodes], capacity: Sequence[int] | None = None) -> La
 
 
 class Manual(_GpuTreeLstm):
-    """By levels counted from the leaves, backward by hand. Children are found by index: every level is contiguous."""
+    """Levels counted from the leaves, with a backward by hand. Each level is contiguous; children are found by
+    index."""
 
     def __init__(
         self, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str, bf16: bool, compiled: bool
     ) -> None:
         super().__init__(weights, lr, device, bf16)
         if compiled:
-            # Views are compiled for the tensors they belong to, more often than the default allows; beyond the limit
-            # functions would run uncompiled, and hardly anyone would notice.
+            # Views are compiled for the tensors they belong to, more often than the default allows. Beyond the limit
+            # functions would run uncompiled without any notice.
             torch._dynamo.config.recompile_limit = 64
             torch._dynamo.config.fail_on_recompile_limit_hit = True
         cells = _leaf_forward, _leaf_backward, _inner_forward, _inner_backward
@@ -205,7 +206,7 @@ class Manual(_GpuTreeLstm):
 
     @staticmethod
     def prepare(tree: Tree) -> Nodes:
-        """Heights and children as arrays."""
+        """Return heights and children as arrays."""
         heights: list[int] = []
         for left, right in zip(tree.left, tree.right, strict=True):
             heights.append(0 if left < 0 else 1 + max(heights[left], heights[right]))
@@ -244,11 +245,11 @@ class Manual(_GpuTreeLstm):
             torch.addmm(w["bU"], flat_h[node], w["U"].t(), out=gates[node])
             inner_forward(gates[node], flat_c[node], c[own], h[own])
         log_p = F.log_softmax(torch.addmm(w["bo"], h, w["Wo"].t()).float(), 1)
-        scale = (labels >= 0) / trees  # of a row's loss: 0 in padding
+        scale = (labels >= 0) / trees  # factor of a row's loss: 0 in padding
         labels = labels.clamp(min=0)[:, None]
         loss = -(log_p.gather(1, labels)[:, 0] * scale).sum()
 
-        # Backward, top level first: the gradients of children lie pair by pair, too, behind them a row of zeros.
+        # Backward, top level first: the gradients of children lie pair by pair, too, followed by a row of zeros.
         d_logits = log_p.exp_()
         d_logits.scatter_add_(1, labels, d_logits.new_full((), -1.0).expand(rows, 1)).mul_(scale[:, None])
         d_logits = d_logits.to(self.dtype)
@@ -306,7 +307,7 @@ class Graphs(Manual):
         self.padding = computed / needed
         for key, capacity in self._capacities.items():
             rows, leaves = sum(capacity), capacity[0]
-            # Padding alone: labels are -1, so that running it to warm up changes no weight.
+            # Padding alone: labels are -1, so that warm-up runs change no weight.
             places = np.full(rows, 2 * (rows - leaves))
             nothing = [np.zeros(leaves, np.int64), np.full(rows, -1), np.zeros(2 * (rows - leaves), np.int64), places]
             integers = self._upload([*nothing, np.ones(1, np.int64)])
@@ -314,7 +315,7 @@ class Graphs(Manual):
             self._graphs[key] = integers, train
 
     def step(self, batch: Sequence[Nodes]) -> None:
-        """Train on one mini-batch, of those that were planned."""
+        """Train on one of the planned mini-batches."""
         key = _rounded(int(max(tree.heights[-1] for tree in batch)) + 1, _LEVELS_STEP)
         integers, train = self._graphs[key]
         self._upload(lay_out(batch, self._capacities[key]).integers, integers)
@@ -325,7 +326,7 @@ def _rounded(number: int, step: int) -> int:
     return -(-number // step) * step
 
 
-# ---- elementwise parts of a level, each a single kernel where they are compiled; the last arguments are results
+# ---- elementwise parts of a level, each a single kernel if compiled; the last arguments are results
 
 
 def _leaf_forward(gates: Tensor, c: Tensor, h: Tensor) -> None:
@@ -370,7 +371,7 @@ def _inner_backward(
 def make(
     mode: str, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str, compiled: bool, bf16: bool
 ) -> PerNode | Autograd | Manual:
-    """The program of one of MODES, starting from a copy of the weights."""
+    """Return the program of one of MODES, starting from a copy of the weights."""
     if mode == "pernode":
         return PerNode(weights, lr, device, bf16)
     if mode == "autograd":

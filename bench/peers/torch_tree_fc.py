@@ -1,9 +1,9 @@
 """Peer: Tree-FC in PyTorch, batched by level over the whole mini-batch; equations and weights are in `tree_fc.py`.
 
-Two programs with one interface, as in `torch_treelstm.py`, with its numbering: nodes breadth-first over the whole
-batch, so that the children of a level are, pair by pair, the rows of the next one. Trees come as data, and any order
-of their nodes is brought into levels; what these programs know beforehand is that complete trees have leaves on their
-last level only, so that every level is a slice and nothing is gathered or scattered but the embeddings.
+Two programs with the interface and the numbering of `torch_treelstm.py`: nodes are numbered breadth-first over the
+whole batch, so that the children of a level are, pair by pair, the rows of the next one. Trees come as data with their
+nodes in any order, and are sorted into levels. The programs rely on one fact: complete trees have leaves on their last
+level only. So every level is a slice, and only the embeddings are gathered or scattered.
 
 - "autograd": one product per level, autograd does the backward;
 - "manual": the backward by hand, in place; one product for all weight gradients, which adds straight into the weights.
@@ -26,7 +26,7 @@ class TorchTreeFc(LevelBatched):
 
     @staticmethod
     def prepare(tree: Tree) -> PreparedTree:
-        """Bring one tree into breadth-first order. Raises ValueError for one that is not complete."""
+        """Bring one tree into breadth-first order. Raises ValueError if it is not complete."""
         prepared = LevelBatched.prepare(tree)
         if (prepared.words >= 0).sum() != (prepared.depths == prepared.depths[-1]).sum():
             raise ValueError("this program takes complete trees: all leaves on the last level")
@@ -45,7 +45,7 @@ class TorchTreeFc(LevelBatched):
         w = self.weights
         hidden = w["Wo"].shape[1]
         batch, inner, rows = s.rows[1], s.inner[-1], s.rows[-1]
-        levels = list(zip(s.rows[:-2], s.rows[1:-1], s.rows[2:], strict=True))  # own rows, and those of the children
+        levels = list(zip(s.rows[:-2], s.rows[1:-1], s.rows[2:], strict=True))  # own rows, then the children's rows
         W_t = self._transposed(inner)
 
         h = torch.empty(rows, hidden)

@@ -2,15 +2,13 @@
 
 Three programs with one interface:
 
-- "autograd": what a good engineer writes first. One fused product per level, autograd does the backward.
-- "manual": what the same engineer writes when it has to be fast. The backward is by hand: one product per level for the
-  activations' gradients, one product per matrix for all weight gradients; with SGD that product adds straight into the
-  weights.
-- "manual-distinct": the same, and what leaves of one word have in common is computed once, as
-  `graph.map(distinct=True)` does.
+- "autograd": a good engineer's first version. One fused product per level, autograd does the backward.
+- "manual": the engineer's fast version. The backward is by hand: one product per level for the activations' gradients,
+  one product per matrix for all weight gradients; with SGD that product adds straight into the weights.
+- "manual-distinct": "manual" that also computes once what leaves of one word share, as `graph.map(distinct=True)` does.
 
-In bf16 products run under autocast: in it, what PyTorch multiplies in place or into memory that is there stays float32,
-and so the product comes first.
+In bf16 products run under autocast. Under autocast PyTorch keeps float32 for products in place or into existing memory,
+so the programs compute the product first.
 
 All number the nodes breadth-first over the whole batch. The children of a level are then, pair by pair, exactly the
 rows of the next level: `h[next level].view(-1, 2 * H)` *is* concat(h_left, h_right), with no copy and no index.
@@ -33,7 +31,7 @@ from trees import Tree
 
 
 class PreparedTree(NamedTuple):
-    """A tree in breadth-first order. Made once per tree, as a data loader would, outside the timing."""
+    """A tree in breadth-first order. Made once per tree, as in a data loader, outside the timing."""
 
     depths: NDArray[np.int64]
     words: NDArray[np.int64]  # -1: inner node
@@ -42,7 +40,7 @@ class PreparedTree(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A mini-batch by levels, roots first. Rows number all nodes level by level, inner nodes are also numbered alone.
+    """A mini-batch by levels, roots first. Rows number all nodes level by level; inner nodes have a second numbering.
 
     Level d owns rows[d]:rows[d + 1] and inner nodes inner[d]:inner[d + 1], whose children are level d + 1.
     """
@@ -74,7 +72,7 @@ class Schedule:
         )
 
     def row_order(self) -> NDArray[np.int64]:
-        """For each row, where it is in "inner nodes of its level, then leaves of its level"."""
+        """Return the place of each row in "inner nodes of its level, then leaves of its level"."""
         rows, inner = np.array(self.rows), np.array(self.inner)
         leaf = rows - inner
         order = np.empty(rows[-1], np.int64)
@@ -84,7 +82,7 @@ class Schedule:
 
 
 class LevelBatched(ABC):
-    """What the programs for trees share."""
+    """Base class of the programs for trees."""
 
     recurrent: ClassVar[str]
     """Name of the matrix that multiplies children."""
@@ -106,7 +104,7 @@ class LevelBatched(ABC):
         matrix, words = self.weights[self.recurrent], self.weights["words"]
         self._copy = torch.empty_like(matrix.t(), memory_format=torch.contiguous_format)
         dense = [weight for weight in self.weights.values() if weight is not words]
-        if mode.startswith("manual"):  # which writes its gradients in place
+        if mode.startswith("manual"):  # gradients are written in place
             for weight in dense:
                 weight.grad = torch.zeros_like(weight)
         # Rows of the embedding that a batch does not use stay as they are, moments included, as in vpps.
@@ -121,7 +119,7 @@ class LevelBatched(ABC):
     def prepare(tree: Tree) -> PreparedTree:
         """Bring one tree into breadth-first order."""
         order, depths = [len(tree.labels) - 1], [0]
-        for node, depth in zip(order, depths, strict=False):  # both grow while they are walked
+        for node, depth in zip(order, depths, strict=False):  # the lists grow during the loop
             if tree.left[node] >= 0:
                 order += tree.left[node], tree.right[node]
                 depths += depth + 1, depth + 1
@@ -133,11 +131,11 @@ class LevelBatched(ABC):
 
     @staticmethod
     def graph(batch: Sequence[PreparedTree]) -> Schedule:
-        """What the host does for a mini-batch before anything is computed."""
+        """Do the host's work for a mini-batch, before any computation."""
         return Schedule.of(batch)
 
     def run(self, schedule: Schedule) -> None:
-        """The rest of a step."""
+        """Run the rest of a step."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bf16"):
             if self.mode.startswith("manual"):
                 self._manual_step(schedule)
@@ -155,18 +153,18 @@ class LevelBatched(ABC):
 
     @abstractmethod
     def _autograd_loss(self, s: Schedule) -> Tensor:
-        """Forward."""
+        """Return the loss of the forward pass."""
 
     @abstractmethod
     def _manual_step(self, s: Schedule) -> None:
-        """Forward, a backward by hand, and the update."""
+        """Run forward, a backward by hand, and the update."""
 
     def _transposed(self, inner: int) -> Tensor:
-        """See `transposed`."""
+        """Call `transposed` on the recurrent matrix."""
         return transposed(self.weights[self.recurrent], inner, self._copy)
 
     def _update(self, matrix: str, bias: str, d_out: Tensor, x: Tensor) -> None:
-        """Weight gradients of out = x @ matrix.T + bias: applied at once for SGD, left in .grad for Adam."""
+        """Compute weight gradients of out = x @ matrix.T + bias: applied at once for SGD, left in .grad for Adam."""
         m, b = self.weights[matrix], self.weights[bias]
         if self.optimizer == "sgd":
             if self.precision == "bf16":
@@ -182,37 +180,37 @@ class LevelBatched(ABC):
             torch.sum(d_out, 0, out=b.grad)
 
     def loss(self) -> float:
-        """Loss of the latest step, before its update."""
+        """Return the loss of the latest step, before its update."""
         return self._loss.item()
 
     def close(self) -> None:  # noqa: B027
-        """Nothing to release."""
+        """Do nothing: nothing to release."""
 
 
 def transposed(matrix: Tensor, inner: int, copy: Tensor) -> Tensor:
-    """The recurrent matrix, for so many inner nodes. MKL multiplies 16 to 64 rows by a plain matrix up to twice as
-    fast as by a transposed one; copying the matrix costs a few such products."""
+    """Return the transposed recurrent matrix for that many inner nodes. MKL multiplies 16 to 64 rows by a plain matrix
+    up to twice as fast as by a transposed one; copying the matrix costs a few such products."""
     return copy.copy_(matrix.t()) if inner > 200 else matrix.t()
 
 
 def forward_by_level(w: Mapping[str, Tensor], x: Tensor, s: Schedule, row_order: Tensor) -> Tensor:
-    """Logits of all rows, from what `states_by_level` takes; autograd does the backward."""
+    """Return logits of all rows, from the arguments of `states_by_level`; autograd does the backward."""
     return F.linear(states_by_level(w, x, s, row_order), w["Wo"], w["bo"])
 
 
 def states_by_level(w: Mapping[str, Tensor], x: Tensor, s: Schedule, row_order: Tensor) -> Tensor:
-    """h of all rows.
+    """Return h of all rows.
 
     Args:
         x: vectors of the leaves' words.
-        row_order: as `Schedule.row_order`, where the weights are.
+        row_order: `Schedule.row_order` on the device of the weights.
     """
     hidden = len(w["bU"]) // 5
     gates = F.linear(x, w["W"], w["b"])
     i, o = torch.sigmoid(gates[:, : 2 * hidden]).chunk(2, 1)
     leaf_c = i * torch.tanh(gates[:, 2 * hidden :])
     leaf_h = o * torch.tanh(leaf_c)
-    # Every level is its inner nodes, then its leaves, brought into row order by one index.
+    # Each level is its inner nodes, then its leaves; one index brings them into row order.
     sizes = np.diff(s.rows).tolist()
     leaves = (np.diff(s.rows) - np.diff(s.inner)).tolist()
     leaf_cs, leaf_hs = leaf_c.split(leaves), leaf_h.split(leaves)
@@ -276,8 +274,8 @@ class TreeLayer:
     """The states of a mini-batch's trees with a backward by hand, which leaves the last products to the caller.
 
     Attributes:
-        h: (rows, H), what the layer computes.
-        children_h: (inner nodes, 2 H) what U multiplies, a view of h.
+        h: (rows, H), the layer's result.
+        children_h: (inner nodes, 2 H), the vectors that U multiplies; a view of h.
         d_leaf_gates, d_gates: after `backward`, gradients by W x + b (leaves, 3 H) and U children_h + bU.
     """
 
@@ -287,12 +285,12 @@ class TreeLayer:
     def __init__(
         self, w: Mapping[str, Tensor], x: Tensor, s: Schedule, U_t: Tensor, leaf_of: Tensor | None = None
     ) -> None:
-        """Forward. Activated gates are kept for the backward.
+        """Run forward. Activated gates are kept for the backward.
 
         Args:
             x: (leaves, embedding).
             U_t: U transposed.
-            leaf_of: (leaves,) where x has a row for several leaves, which one is a leaf's.
+            leaf_of: (leaves,) row of x per leaf, if leaves share rows.
         """
         self.w, self.s, self.leaf_of = w, s, leaf_of
         self.hidden = hidden = U_t.shape[0] // 2
@@ -330,8 +328,8 @@ class TreeLayer:
         self.leaf_gates, self.leaf_tanh_c, self.gates, self.tanh_c = leaf_gates, leaf_tanh_c, gates, tanh_c
 
     def backward(self, d_h: Tensor) -> None:
-        """From the gradient by h, which is overwritten: roots first. Every child has one parent, which writes (c) or
-        adds to (h) its row of the gradient."""
+        """Run backward from the gradient by h, which is overwritten: roots first. Every child has one parent, which
+        writes (c) or adds to (h) its row of the gradient."""
         s, hidden, gates = self.s, self.hidden, self.gates
         batch = s.rows[1]
         d_c = torch.empty_like(d_h)
@@ -358,14 +356,14 @@ class TreeLayer:
         self.d_leaf_gates = leaf_d_gates.view(-1, 3 * hidden)
 
     def _levels(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
-        """Tensors with a row per inner node, cut by level, roots first: cheaper than slicing inside the loops."""
+        """Split tensors with a row per inner node by level, roots first: cheaper than slicing inside the loops."""
         sizes = np.diff(self.s.inner)[:-1].tolist()  # inner nodes of each level that has any
         return list(zip(*(t.split(sizes) for t in tensors), strict=True))
 
 
 def _local_gradients(gates: Tensor, children_c: Tensor | None, tanh_c: Tensor) -> tuple[Tensor, Tensor]:
-    """What does not depend on the gradient from above, for all nodes at once: (d c / d gate, but d h / d gate for o;
-    d h / d c) from the activated gates [node, (i, [f_left, f_right,] o, u), unit]."""
+    """Return the factors that do not depend on the gradient from above, for all nodes at once: (d c / d gate, but d h /
+    d gate for o; d h / d c) from the activated gates [node, (i, [f_left, f_right,] o, u), unit]."""
     local = torch.empty_like(gates)
     sigmoids, i, o, u = gates[:, :-1], gates[:, 0], gates[:, -2], gates[:, -1]
     torch.addcmul(sigmoids, sigmoids, sigmoids, value=-1.0, out=local[:, :-1])
@@ -378,7 +376,7 @@ def _local_gradients(gates: Tensor, children_c: Tensor | None, tanh_c: Tensor) -
 
 
 def _chain(local: Tensor, d_c: Tensor, d_h: Tensor) -> None:
-    """In place: turn local gradients into gradients of the loss by the gates."""
+    """Turn local gradients into gradients of the loss by the gates, in place."""
     local[:, :-2].mul_(d_c[:, None])
     local[:, -2].mul_(d_h)
     local[:, -1].mul_(d_c)

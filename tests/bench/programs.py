@@ -1,4 +1,4 @@
-"""Runs a bench as a user does, on trees that are made here."""
+"""Runs a bench as a user does, on generated trees."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_bench(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A bench that has ended, whatever came of it."""
+    """Run a bench to its end; returns it with any exit status."""
     command = [sys.executable, str(ROOT / "bench" / program), *arguments]
-    environment = {**os.environ, "VPPS_VERIFY": "0"}  # as users have it
+    environment = {**os.environ, "VPPS_VERIFY": "0"}  # users do not verify
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
 
 
 def lines_of(program: str, *arguments: str, status: int = 0) -> list[dict[str, Any]]:
-    """What a bench prints."""
+    """Return the lines that a bench prints."""
     run = run_bench(program, *arguments)
     assert run.returncode == status, run.stderr
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
 def brackets(rng: random.Random, leaves: int, chain: bool = False) -> str:
-    """A labelled binary tree in Penn brackets; as a chain every left child is a leaf."""
+    """Return a labelled binary tree in Penn brackets; in a chain every left child is a leaf."""
     label = rng.randrange(5)
     if leaves == 1:
         return f"({label} word{rng.randrange(30)})"

@@ -1,4 +1,4 @@
-"""ED-Batch's networks as typed graphs, and what policies make of them."""
+"""ED-Batch's networks as typed graphs, and the batches that policies make of them."""
 
 from __future__ import annotations
 

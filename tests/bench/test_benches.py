@@ -1,4 +1,4 @@
-"""Every bench runs at a small scale: it prints its lines, and what makes tables and figures of lines takes them."""
+"""Every bench runs at a small scale and prints its lines; tables and figures can be made of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GPU = "--device cpu --hidden 24 --embedding 16 --passes 1"
 DRAWN = importlib.util.find_spec("matplotlib") is not None
 
 BENCHES: list[tuple[str, int, list[str], Any]] = [
-    # what is run, lines, programs that make something of them, marks
+    # command, number of lines, programs that read these lines, marks
     ("batching.py --synthetic --workload lattice-gru --learn-on 4 --batch 2 --mini-batches 1 --trials 50 --hidden 8 "
      "--policy depth,sinks-last,fsm-sort", 7,
      ["batching_table.py {lines}", "plot.py {lines}"], ()),
@@ -60,7 +60,7 @@ BENCHES: list[tuple[str, int, list[str], Any]] = [
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Data sets of a few sentences; among the odd ones are one of a word and a chain."""
+    """Return data sets of a few sentences; they include a sentence of one word and a chain."""
     folder, rng = tmp_path_factory.mktemp("data"), random.Random(3)
     (folder / "trees.txt").write_text("\n".join(brackets(rng, rng.randrange(2, 12)) for _ in range(12)))
     odd = [brackets(rng, leaves) for leaves in (1, 2, 9, 5, 3, 12)] + [brackets(rng, 10, chain=True)]
@@ -143,7 +143,7 @@ def test_programs_stop_where_losses_differ(wrong: float) -> None:
     ],
 )
 def test_verdicts_of_learning(ours: list[float], peers: list[float], first: float, lower: bool, verdict: str) -> None:
-    """Of accuracies or perplexities; a constant answer scores 0.5."""
+    """Scores are accuracies or perplexities; a constant answer scores 0.5."""
     runs = [
         Run("task", seed, lower, 0.5, first, [a], [b], {"score": a}, {"score": b})
         for seed, (a, b) in enumerate(zip(ours, peers, strict=True))

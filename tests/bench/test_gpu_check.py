@@ -1,5 +1,4 @@
-"""The check that runs on a GPU, without one: what it does with steps that fail, hang, or no longer fit, and that it
-loses nothing when it is ended."""
+"""The GPU check without a GPU: steps that fail, hang, or exceed the remaining time. Ending the check loses nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ FIRST = program("versions", f"print({json.dumps(VERSIONS)!r})")
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Runs the check with some steps besides the first one, and gives its status and its lines."""
+    """Run the check with further steps after the first one; returns its status and its lines."""
     monkeypatch.setattr(running, "GRACE", 1.0)
     out = tmp_path / "out"
 
@@ -54,7 +53,7 @@ def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def ends(lines: list[dict[str, Any]]) -> dict[str, str]:
-    """States of the steps but the first one."""
+    """Return states of all steps but the first one."""
     return {
         line["step_name"]: line["state"]
         for line in lines
@@ -70,7 +69,7 @@ def kernel_of(tmp_path: Path) -> Path:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process, which has not ended."""
+    """Return True if the process exists and has not ended."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -78,7 +77,7 @@ def is_running(pid: int) -> bool:
 
 
 def test_a_step_that_fails_hangs_or_does_not_fit_is_named_and_the_next_one_runs(call: Any, tmp_path: Path) -> None:
-    """One hangs that SIGINT does not reach: it is ended with what it started."""
+    """One step ignores SIGINT: it is killed with its children."""
     pid = tmp_path / "pid"
     stuck = f"""
 import pathlib, signal, subprocess, sys, time
@@ -170,7 +169,7 @@ sys.exit(check.main(["--out", {out!r}, "--cache", {out!r}]))
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_check_that_is_ended_loses_nothing(call: Any, tmp_path: Path, number: signal.Signals) -> None:
-    """Nor does half a line confuse whoever continues."""
+    """A truncated line does not disturb the continuing run, either."""
     out = tmp_path / "stopped"
     values = {"bench": str(ROOT / "bench"), "versions": FIRST.command[2], "code": ONE + FOREVER, "out": str(out)}
     process = subprocess.Popen([sys.executable, "-c", DRIVER.format(**values)], stderr=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Machine code executed without a GPU: whole launches to their results, and the counts that follow."""
+"""Machine code executed without a GPU: whole launches with results, and the counts of instructions."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ Program = tuple[vpps.Model, Example, Any]
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Program]:
-    """Makes a model, a batch, and its `gpu_cost.cases.Case`, of a precision or with weights elsewhere."""
+    """Return a factory of `gpu_cost.cases.Case` with its model and batch, by precision and place of the weights."""
     from gpu_cost.cases import planned
 
     @cache
     def made(kind: str) -> Program:
         hidden = HIDDEN if kind in PRECISIONS else 24
-        model, example = tree_lstm(hidden, embedding=hidden, seed=152)  # away from ties of bf16
+        model, example = tree_lstm(hidden, embedding=hidden, seed=152)  # a seed away from ties of bf16
         folder = tmp_path_factory.mktemp("gpu_cost")
         options: dict[str, Any] = {"precision": kind} if kind in PRECISIONS else {}
         with pytest.MonkeyPatch.context() as patch:
@@ -72,7 +72,7 @@ def test_a_training_step_in_machine_code_follows_the_reference(program: Callable
     pool, counters = memory[addresses[0] :].view(np.float32), memory[addresses[2] :]
     pool[:] = 0
     pool[ONE] = 1
-    counters[: COUNTERS * LINE_WORDS] = 0  # every signal counts: blocks take turns where they wait
+    counters[: COUNTERS * LINE_WORDS] = 0  # every signal counts: blocks take turns at waits
     for p in model:
         parameters.store_weights(pool, p, model.numpy()[p.name])
     polls = {
@@ -89,10 +89,10 @@ def test_a_training_step_in_machine_code_follows_the_reference(program: Callable
             block = waiting.popleft()
             at, trace = next(runs[block])
             executed |= {pc for pc, _, _ in trace}
-            if at >= 0:  # it is about to look whether all others have signalled
+            if at >= 0:  # it is about to check the other blocks' signals
                 waiting.append(block)
 
-    assert memory[0] == 0  # nobody stopped the launch
+    assert memory[0] == 0  # the launch was not stopped
     on_tensor_cores = [pc for pc in executed if case.code.instructions[pc].family == "HMMA"]
     assert bool(on_tensor_cores) == (precision != "float32")
     reference = Reference(example[0], weights_of(model), precisions=Precisions.given(precision))
@@ -116,7 +116,7 @@ def test_a_training_step_in_machine_code_follows_the_reference(program: Callable
 def test_counts_follow_from_code_and_script(
     program: Callable[[str], Program], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Barriers are those of the plan; every cycle goes to something."""
+    """Barriers are those of the plan; every cycle is assigned to an instruction."""
     from gpu_cost.executing import executed, slowest
     from gpu_cost.reporting import report, sums
     from gpu_cost.timing import Constants
@@ -140,7 +140,7 @@ def test_counts_follow_from_code_and_script(
 
 @pytest.mark.host
 def test_factors_follow_from_measurements() -> None:
-    """Of a form the geometric mean, of waits what they take more; what is off by more than 15 % says so."""
+    """A form's factor is the geometric mean; waits have a surplus. Deviations above 15 % are reported."""
     from gpu_cost.calibration import Beside, Calibration, calibration
 
     found = [
@@ -162,7 +162,7 @@ def test_factors_follow_from_measurements() -> None:
 def test_the_model_stands_beside_timelines(
     program: Callable[[str], Program], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Beside lines by form, as there once were, and beside a table of instructions."""
+    """The model is compared with lines by form (the former format) and with a table of instructions."""
     from gpu_cost.calibration import compare, measurements
     from gpu_cost.executing import executed
     from gpu_cost.timing import Constants
@@ -187,7 +187,7 @@ def test_the_model_stands_beside_timelines(
 
 @pytest.mark.host
 def test_the_batch_of_the_bench_is_a_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first trees of a file, trained by SGD."""
+    """The case is the first trees of a file, trained by SGD."""
     from gpu_cost import cases
 
     trees = tmp_path / "trees.txt"
@@ -217,7 +217,7 @@ def test_a_warp_multiplies_eight_vectors_with_a_third_of_the_instructions_of_flo
     assert 0 < 3 * counts["bf16"] <= counts["float32"]
 
 
-# PTX ISA, matrix fragments of mma: where element i of the lane with `group` = lane / 4 and `t` = lane % 4 is.
+# PTX ISA, matrix fragments of mma: position of element i of the lane with `group` = lane / 4 and `t` = lane % 4.
 MMA = {
     "m16n8k16 bf16": (
         lambda i, group, t: (group + 8 * (i in (2, 3, 6, 7)), 2 * t + (i & 1) + 8 * (i >= 4)),
@@ -236,7 +236,7 @@ MMA = {
 
 
 def of_threads(code: str, words: np.ndarray[Any, Any], folder: Path) -> np.ndarray[Any, Any]:
-    """What the machine code of a few lines leaves of the words `p[0]`, `p[1]` ... of each thread: (256, count)."""
+    """Run the machine code of a few lines; returns the words `p[0]`, `p[1]` ... of each thread: (256, count)."""
     from gpu_cost.machine import BASE, Machine
     from gpu_cost.machine_code import code_of
 
@@ -256,7 +256,7 @@ def of_threads(code: str, words: np.ndarray[Any, Any], folder: Path) -> np.ndarr
 @needs_nvrtc
 @pytest.mark.parametrize("shape", MMA)
 def test_fragments_lie_as_the_ptx_isa_says(shape: str, tmp_path: Path) -> None:
-    """D = A B + C, every element, of whole numbers that BF16 has; each warp has matrices of its own."""
+    """D = A B + C, every element, with whole numbers that BF16 represents; each warp has matrices of its own."""
     size, kind = shape.split()
     depth, packed = int(size.split("k")[1]), 2 if kind == "bf16" else 1
     rng = np.random.default_rng(1)
@@ -291,7 +291,7 @@ def test_fragments_lie_as_the_ptx_isa_says(shape: str, tmp_path: Path) -> None:
 @pytest.mark.nvrtc
 @needs_nvrtc
 def test_a_wait_for_copies_leaves_the_newest_groups_under_way(tmp_path: Path) -> None:
-    """The first group is waited for alone; the second one still takes time at the second wait."""
+    """The first wait covers only the first group; the second group still takes time at the second wait."""
     from gpu_cost.machine import BASE, Machine
     from gpu_cost.machine_code import code_of
     from gpu_cost.timing import L2, Clock, Constants
@@ -325,7 +325,7 @@ def test_a_wait_for_copies_leaves_the_newest_groups_under_way(tmp_path: Path) ->
     "opcode, operands", [("HMMA.16816.F16", ("R0", "R4", "R8", "R0")), ("IADD3.WRAP", ("R0", "R1", "R2", "RZ"))]
 )
 def test_what_is_not_known_is_named(opcode: str, operands: tuple[str, ...]) -> None:
-    """The program ends where the code has what it does not know; it never goes on with a guess."""
+    """The program ends at unknown code; it never goes on with a guess."""
     from gpu_cost.machine import Machine, UnknownInstruction
     from gpu_cost.machine_code import Code, Instruction
 

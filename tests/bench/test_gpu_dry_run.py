@@ -1,7 +1,7 @@
-"""All that runs on a GPU runs on an imaginary one: every stage of gpu_check, every program at its smallest size, to its
-end, so that no line of it is executed for the first time where time is short.
+"""All GPU code runs on a simulated GPU: every stage of gpu_check and every program at its smallest size, to the end. So
+no line runs for the first time on a real GPU, with its limited time.
 
-What the emulator finds in a kernel, a race or a missing fence, fails the program. Times mean nothing here.
+A race or a missing fence that the emulator finds in a kernel fails the program. Times mean nothing here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SENTENCES = "It|X works|Y .|Z\nNo|X .|Z\na|X b|Y c|Z\nfour|X words|Y in|Z one|X\
 
 
 def dry_run(out: Path, only: str, *options: str, checkout: Path = ROOT, paths: str = "") -> list[dict[str, Any]]:
-    """Run stages of the check; its lines."""
+    """Run stages of the check and return its lines."""
     data = out.parent / "data"
     for name, text in (("sst/train.txt", TREES), ("wikiner/en.txt", SENTENCES)):
         (data / name).parent.mkdir(parents=True)
@@ -41,7 +41,7 @@ def dry_run(out: Path, only: str, *options: str, checkout: Path = ROOT, paths: s
         "PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, [str(checkout / IMAGINARY), paths])),
         "PATH": f"{checkout / STAND_INS / 'bin'}{os.pathsep}{os.environ['PATH']}",
     }  # fmt: skip
-    # Steps run what users run, not what these tests are told to.
+    # Steps run as users run them, without the settings of these tests.
     own = {k: v for k, v in os.environ.items() if k == "VPPS_CACHE_DIR" or not k.startswith(("VPPS_", "PYTEST_"))}
     command = [checkout / "scripts/gpu_check", "--smallest", "--out", out, "--data", data, "--only", only, *options]
     done = subprocess.run(command, env=own | given, capture_output=True, text=True, check=False, cwd=out.parent)
@@ -50,12 +50,12 @@ def dry_run(out: Path, only: str, *options: str, checkout: Path = ROOT, paths: s
 
 
 def failures(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Ends of steps that did not end well."""
+    """Return the end lines of failed steps."""
     return [line for line in lines if line.get("event") == "end" and line["state"] != "ok"]
 
 
 def plain_checkout(folder: Path) -> Path:
-    """A copy of the files, and no git."""
+    """Return a copy of the files without git."""
     for name in ("bench", "scripts", "templates", "tests", "vpps", "pyproject.toml"):
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
@@ -64,14 +64,14 @@ def plain_checkout(folder: Path) -> Path:
     return folder
 
 
-# Few, as in each there is a process that says what the device is.
+# A few stages; each has a process that reports the device.
 PLAIN, TESTS = "contact", "tests"
 BESIDE_PYTORCH = "products,timelines,peers,precisions,sanitizer,endurance,long"
 CALLS = PLAIN, BESIDE_PYTORCH, TESTS
 
 
 def assert_complete(lines: list[dict[str, Any]], only: str, commit: Any) -> None:
-    """Every step has ended, every step has results, every result says what it depends on."""
+    """Check that every step has ended and has results, and that every result names its versions."""
     planned = {"versions"} | {step.name for step in steps(True, 1) if step.stage in only.split(",")}
     results = [line for line in lines if "event" not in line]
     assert {line["step_name"] for line in lines if line.get("event") == "end"} == planned
@@ -96,14 +96,14 @@ def test_tests_run_to_their_end(tmp_path: Path) -> None:
     assert failures(lines) == []
     assert_complete(lines, TESTS, harness.commit())
     outcomes = [line["outcome"] for line in lines if "test" in line]
-    torch = importlib.util.find_spec("torch") is not None  # one of them exchanges arrays with it
+    torch = importlib.util.find_spec("torch") is not None  # one of them exchanges arrays with PyTorch
     assert outcomes.count("passed") == len(outcomes) - (not torch)
     assert len(outcomes) >= 4
 
 
 @pytest.mark.simt
 def test_the_rest_runs_to_its_end_and_pytorch_up_to_the_first_call_that_needs_a_device(tmp_path: Path) -> None:
-    """What was measured before that call is not lost with it."""
+    """A failure at that call keeps all earlier measurements."""
     lines = dry_run(tmp_path / "out", BESIDE_PYTORCH, paths=str(ROOT / STAND_INS / "python"))
     assert [line["stage"] for line in failures(lines)] == ["peers", "peers", "precisions"]
     assert_complete(lines, BESIDE_PYTORCH, harness.commit())

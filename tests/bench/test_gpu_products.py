@@ -1,4 +1,4 @@
-"""The micro programs of bench/gpu_products.py as machine code; the imaginary GPU runs them in test_gpu_dry_run.py."""
+"""The micro programs of bench/gpu_products.py as machine code; test_gpu_dry_run.py runs them on the simulated GPU."""
 
 from __future__ import annotations
 

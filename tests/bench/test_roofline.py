@@ -1,4 +1,4 @@
-"""bench/roofline.py at a small scale: its floors follow from what is computed."""
+"""bench/roofline.py at a small scale: its floors follow from the computed operations."""
 
 from __future__ import annotations
 

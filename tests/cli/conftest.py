@@ -1,4 +1,4 @@
-"""How well a constant answer does is measured by bench/learning.py; programs in bench/ are scripts."""
+"""Makes the scripts of bench/ importable: bench/learning.py scores constant answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs `vpps-train` within the process of the tests: a second less than a process each."""
+"""Runs `vpps-train` in the test process, which saves a second per run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EPOCH = re.compile(r"epoch (\d+)/\d+  loss (\d+\.\d{4}) per \w+((?:  [\w ]+ \d+\
 
 
 def vpps_train(name: str, *flags: str, **options: Any) -> tuple[int, str, str]:
-    """Exit code, output and error output of a command."""
+    """Return exit code, output and error output of a command."""
     arguments = [name, *flags]
     for option, value in options.items():
         arguments += [f"--{option.replace('_', '-')}", str(value)]
@@ -34,7 +34,7 @@ class Epoch(NamedTuple):
 
 
 def epochs(name: str, *flags: str, **options: Any) -> list[Epoch]:
-    """The lines of a run that succeeds: a heading, and then an epoch each."""
+    """Return the epochs of a run that succeeds, after its heading."""
     code, out, err = vpps_train(name, *flags, **options)
     assert code == 0, err
     found = []
@@ -47,6 +47,6 @@ def epochs(name: str, *flags: str, **options: Any) -> list[Epoch]:
 
 
 def contents(checkpoint: Path) -> tuple[dict[str, str], dict[str, bytes]]:
-    """Metadata, and the bytes of every array."""
+    """Return metadata, and the bytes of every array."""
     with safe_open(checkpoint, framework="numpy") as file:
         return file.metadata(), {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118

@@ -1,4 +1,4 @@
-"""`vpps-cache`: through its entry point once, its commands one by one."""
+"""`vpps-cache`: once through its entry point, then its commands one by one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAIN = [sys.executable, "-c", "from vpps.cli.cache import main; main()"]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of three entries, one without a record that can be read, and one used 40 days ago."""
+    """Make a cache of three entries, one without a readable record and one used 40 days ago."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("VPPS_CACHE_DIR", str(folder))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -102,7 +102,7 @@ class TestClear:
 
 @pytest.fixture
 def compiler(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fast one; what it writes is no library."""
+    """Install a fast compiler, whose output is no library."""
     script = tmp_path / "compiler"
     script.write_text(
         "#!/bin/sh\n"
@@ -127,7 +127,7 @@ class TestWarm:
     def test_compiles_the_kernel_of_a_model(
         self, folder: Path, compiler: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("VPPS_PASSES", "all")  # tails are what a cpu kernel has of its model
+        monkeypatch.setenv("VPPS_PASSES", "all")  # only tails make a cpu kernel depend on its model
         done = run("warm", "tree-lstm", "--hidden", "8", "--target", "cpu", "--batch-size", "2")
         assert done.exit_code == 0, done.output
         assert done.stdout.splitlines()[-1].startswith("cpu kernel of tree-lstm: compiled in")

@@ -1,4 +1,4 @@
-"""`vpps-data`, in this process through Typer; as a user would start it where the process matters."""
+"""`vpps-data`, in this process through Typer; in its own process if that matters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def vpps_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs the command in a folder with a few text files."""
+    """Run the command in a folder with a few text files."""
     for name, text in {
         "train.txt": "(3 (2 good) (4 (3 good) (2 film)))\n(1 (2 good) (2 film))\n",
         "dev.txt": "(1 film)\n(0 bad)\n",
@@ -42,7 +42,7 @@ def vpps_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def process(*arguments: str, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """The program in a process of its own."""
+    """Run the program in a process of its own."""
     command = [sys.executable, "-c", before + MAIN, *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, timeout=120)
 
@@ -98,7 +98,7 @@ class TestConvert:
     def test_graphs_are_replaced_and_other_files_are_not(self, vpps_data: Run, tmp_path: Path) -> None:
         for _ in range(2):
             assert vpps_data("convert", "trees", "train.txt", "out.graphs").exit_code == 0
-        result = vpps_data("convert", "trees", "train.txt", "dev.txt")  # a forgotten output
+        result = vpps_data("convert", "trees", "train.txt", "dev.txt")  # the output argument is missing
         assert result.exit_code == 1
         assert result.stderr.startswith("vpps-data: dev.txt: exists and holds no graphs, so it is not replaced")
         assert (tmp_path / "dev.txt").read_text() == "(1 film)\n(0 bad)\n"

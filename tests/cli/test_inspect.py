@@ -1,4 +1,4 @@
-"""`vpps-inspect`: every command on a small network of the user's, in a pipe, on a terminal, and with what is wrong."""
+"""`vpps-inspect`: every command on a small user network, in a pipe, on a terminal, and with bad input."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """With a module that makes a network; the working directory."""
+    """Make a working directory with a module that builds a network."""
     (tmp_path / "inspected_network.py").write_text(NETWORK)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -78,7 +78,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run(folder: Path) -> Run:
-    """Runs a command in the process of the tests."""
+    """Run a command in the test process."""
 
     def call(*arguments: str) -> Result:
         result = CliRunner().invoke(app, arguments, prog_name="vpps-inspect")
@@ -223,10 +223,10 @@ class TestSource:
 
 
 def _read(terminal: int) -> bytes:
-    """What comes next, nothing at the end."""
+    """Return the next bytes; empty at the end."""
     try:
         return os.read(terminal, 4096)
-    except OSError:  # nobody writes to it any more
+    except OSError:  # all writers have closed it
         return b""
 
 

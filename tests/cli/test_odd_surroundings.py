@@ -1,4 +1,4 @@
-"""Options and surroundings that are odd: one sentence of what to do, never a traceback, an abort or a hang."""
+"""Odd options and environments: one sentence with the remedy, never a traceback, an abort or a hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The newcomer's path to its end: the task of docs/tutorial.md as a program, with the options of `vpps-train`."""
+"""The tutorial's last step: the task of docs/tutorial.md as a program, with the options of `vpps-train`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vpps-profile`, in this process through Typer, and once as a user would start it; what it makes of times."""
+"""`vpps-profile`, in this process through Typer, and once as a user starts it; its evaluation of times."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Profile = Callable[..., Result]
 
 @pytest.fixture
 def choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of choices, which is not there yet."""
+    """Return the path of the file of choices, which does not exist yet."""
     monkeypatch.setenv("VPPS_TUNING", str(tmp_path / "choices.json"))
     return tmp_path / "choices.json"
 
 
 @pytest.fixture
 def profile(monkeypatch: pytest.MonkeyPatch) -> Profile:
-    """Runs the command, briefly."""
+    """Run the command for a short time."""
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*arguments: str) -> Result:
@@ -157,7 +157,7 @@ class TestBest:
         assert best_of([self.DEFAULT, Measured(Candidate(vps=3), [[0.1, 0.1]], "it spills")]) is self.DEFAULT
 
     def test_is_faster_in_most_turns(self) -> None:
-        """In two turns it had luck."""
+        """Luck in two turns does not make a candidate the best."""
         lucky = measured(1, 0.5, 0.5, 1.1, 10.0)
         assert lucky.seconds < self.DEFAULT.seconds
         assert best_of([self.DEFAULT, lucky]) is self.DEFAULT

@@ -1,4 +1,4 @@
-"""What a run keeps beside its weights: which options come back, what is best, when it may be continued."""
+"""The record of a run beside its weights: restored options, the best model, conditions to continue."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Where a run is kept."""
+    """Return the path of a run's checkpoint."""
     return tmp_path / "run"
 
 
@@ -51,13 +51,13 @@ def train(*flags: str, **options: Any) -> list[Any]:
 
 
 def kept(checkpoint: Path) -> dict[str, Any]:
-    """What a checkpoint says of its run."""
+    """Return a checkpoint's record of its run."""
     found: dict[str, Any] = json.loads(vpps.Model.load(checkpoint).metadata["vpps-train"])
     return found
 
 
 def write_treebank(folder: Path, seed: int) -> Path:
-    """A folder as --data takes it."""
+    """Write a folder for --data."""
     folder.mkdir()
     bank = synthetic_treebank(30, 10, seed=seed)
     for name, trees in (("train.txt", bank.train), ("dev.txt", bank.dev)):
@@ -97,7 +97,7 @@ class TestOptions:
         assert line.number == 2
 
     def test_files_are_read_only_where_the_command_line_names_them(self, tmp_path: Path, run: Path) -> None:
-        """A checkpoint may be a stranger's."""
+        """A checkpoint may come from a stranger."""
         data = write_treebank(tmp_path / "trees", seed=1)
         train(checkpoint=run, data=data, timeout=7)
         (data / "train.txt").unlink()
@@ -145,11 +145,11 @@ class TestStopping:
         assert lines[-1] == f"no better dev score for 3 epochs: the best, 0.500, was epoch 2, kept in {best_of(run)}"
         assert kept(run)["epoch"] == 5
         assert kept(best_of(run))["epoch"] == 2
-        # What is kept is the model as it was then.
+        # The kept model is that of the best score.
         scores = iter([0.2, 0.5])
         train(epochs=2, checkpoint=run.with_name("two"))
         assert contents(best_of(run))[1] == contents(run.with_name("two"))[1]
-        # Who continues is told, and may ask for more.
+        # A user who continues is told, and may ask for more epochs.
         code, out, _ = vpps_train("tree-lstm", "--resume", checkpoint=run)
         assert (code, out.splitlines()[1]) == (
             0, f"{run} has no better score since epoch 2 of 5: ask for more with --patience",
@@ -169,7 +169,7 @@ class TestStopping:
         assert kept(run)["best"] == {"lower_is_better": False, "score": 0.1, "epoch": 3}
         monkeypatch.setattr(TREE_LSTM, "evaluate", lambda task, handle: {"dev score": math.nan})
         code, out, _ = vpps_train("tree-lstm", epochs=9, **options)
-        assert len(out.splitlines()) == 5  # a heading, three epochs, why it stops
+        assert len(out.splitlines()) == 5  # a heading, three epochs, the reason to stop
 
     def test_lower_is_better_where_the_task_says_so(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         scores = iter([9.0, 7.0, 8.0])
@@ -241,7 +241,7 @@ class Depth(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSettings(TREE_LSTM.settings_type):
-    """Settings of all types, as a user's task may have them; one of them is an ordinary field."""
+    """Settings of all types, as in a user's task; one of them is an ordinary field."""
 
     depth: Depth = setting(Depth.FLAT, "An Enum that is no text.", shapes_model=True)
     vectors: Path | None = setting(None, "A path that the model depends on.", shapes_model=True)
@@ -289,14 +289,14 @@ class TestOwnTask:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a run of one epoch, that several tests read."""
+    """Make the checkpoint of a one-epoch run; several tests read it."""
     path = tmp_path_factory.mktemp("forged") / "run"
     assert len(epochs("tree-lstm", epochs=1, limit=8, checkpoint=path, **SMALL)) == 1
     return path
 
 
 def forge(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
-    """A copy whose account of the run was changed, or replaced by a text; its checksum is right."""
+    """Return a copy whose record of the run was changed, or replaced by a text; its checksum is right."""
     model = vpps.Model.load(checkpoint)
     run = json.loads(model.metadata["vpps-train"])
     text = change(run)
@@ -306,7 +306,7 @@ def forge(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
 
 
 class TestForged:
-    """What a checkpoint says of its run is checked when it is read: one sentence that names the file."""
+    """A checkpoint's record of its run is checked on reading: an error of one sentence names the file."""
 
     @pytest.mark.parametrize(
         "change",
@@ -348,7 +348,7 @@ class TestForged:
         task = TASKS[name]
         settings = task.settings_type(limit=2, **{"hidden": 2} if name == "td-rnn" else {"hidden": 2, "embedding": 2})
         state = json.loads(json.dumps(task(settings).state()))
-        assert task(settings, state).model.n_weights  # as it was
+        assert task(settings, state).model.n_weights  # unchanged
         for item in state:
             for wrong in (None, -1, 1 << 40, "x", [], {}, [{}], {"arity": 2}):
                 with pytest.raises(CheckpointError, match="damaged: "):

@@ -1,4 +1,4 @@
-"""Standard streams of all programs: closed, full, read no further, ASCII alone."""
+"""Standard streams of all programs: closed, full, no longer read, or ASCII only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUN: dict[str, Any] = {"epochs": 2, "limit": 16, "hidden": 8, "embedding": 8, "t
 
 
 def in_a_shell(code: str, *arguments: str, redirected: str = "", **environment: str) -> tuple[int, str, str]:
-    """Exit code, output and error output of a program."""
+    """Return exit code, output and error output of a program."""
     found = subprocess.run(
         ["/bin/sh", "-c", f'"$@" {redirected}', "sh", sys.executable, "-c", code, *arguments],
         capture_output=True, text=True, env={**os.environ, "VPPS_VERIFY": "0", **environment}, timeout=120,

@@ -1,4 +1,4 @@
-"""Every task of `vpps-train`, small, through its command: what it says and refuses, that it learns and resumes."""
+"""Every task of `vpps-train`, small, through its command: its messages and refusals, learning and resuming."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Small(NamedTuple):
 
     Attributes:
         sizes: its settings, as options.
-        training: what is needed to be better than any constant answer, on synthetic data.
+        training: options with which it beats any constant answer, on synthetic data.
         labels: column of the classes that it predicts.
-        malformed: a line that its reader refuses; None where any text will do.
-        files: what a folder of data holds.
+        malformed: a line that its reader refuses; None if it accepts any text.
+        files: contents of a folder of data.
     """
 
     sizes: dict[str, Any]
@@ -47,7 +47,7 @@ SMALL = {
     "tree-lstm-child-sum": TREES,
     "tree-lstm-2type": TREES,
     "tree-gru": TREES,
-    "rvnn": TREES._replace(  # sees the labels of sentences alone
+    "rvnn": TREES._replace(  # sees only the labels of sentences
         sizes={**TREES.sizes, "mlp": 16}, training={"epochs": 3, "limit": 2000, "lr": 0.003}
     ),
     "mv-rnn": TREES._replace(sizes={"hidden": 8}),
@@ -73,7 +73,7 @@ UNREADABLE = [
         *([(f"{small.malformed}\n".encode() * 20, f"{small.files[0]}:1:")] if small.malformed else []),
     )
 ]
-"""What a task's reader refuses, and what it says."""
+"""Texts that a task's reader refuses, and its messages."""
 
 every_task = pytest.mark.parametrize("name", list(TASKS))
 
@@ -121,12 +121,12 @@ class TestUsage:
 
 
 def assert_refused(name: str, data: Path, message: str) -> None:
-    """The command ends with status 1 and one line that says why."""
+    """Assert that the command ends with status 1 and one line with the reason."""
     code, out, err = vpps_train(name, data=data)
     assert code == 1
     assert out == ""
     assert all(line.startswith("vpps-train: ") for line in err.splitlines())
-    assert len(err.splitlines()) == 1 or "left out" in err  # programs that cannot be read are named, each in a line
+    assert len(err.splitlines()) == 1 or "left out" in err  # each unreadable program is named in a line
     assert message in err
 
 

@@ -1,4 +1,4 @@
-"""`vpps-train` on trees: usage, training, checkpoints. In a process of its own what shows how one ends."""
+"""`vpps-train` on trees: usage, training, checkpoints. Tests of how it ends use a process of its own."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def treebank(tmp_path: Path) -> Path:
-    """A folder of 60 and 20 trees, as --data takes it."""
+    """Make a folder of 60 and 20 trees, as --data takes it."""
     bank = synthetic_treebank(60, 20, seed=9)
     for name, trees in (("train.txt", bank.train), ("dev.txt", bank.dev)):
         (tmp_path / name).write_text("".join(f"{tree}\n" for tree in trees))
@@ -81,7 +81,7 @@ def test_a_terminal_shows_no_loss_before_one_is_known_and_no_speed_with_compilin
     shown, happened = StringIO(), []
     monkeypatch.setattr(loop, "plain_console", lambda quiet: Console(file=shown, force_terminal=True, width=120))
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: happened.append("clock") or len(happened)))
-    monkeypatch.setenv("VPPS_PASSES", "all")  # tails are what a cpu kernel has of its model
+    monkeypatch.setenv("VPPS_PASSES", "all")  # only tails make a cpu kernel depend on its model
     specialise = Machine.specialise
     monkeypatch.setattr(Machine, "specialise", lambda *a: happened.append("compile") or specialise(*a))
     code, _, err = run(epochs=1, batch_size=8, vps=1, **SMALL)
@@ -157,11 +157,11 @@ class TestTraining:
 class TestCheckpoint:
     @pytest.mark.parametrize("renamings", [2, 4], ids=["first epoch", "second epoch"])
     def test_run_killed_between_two_files_goes_on_as_an_uninterrupted_one(self, renamings: int, tmp_path: Path) -> None:
-        """With the files of an epoch half in place: of the first one there is the best model alone."""
+        """The interruption leaves the files of an epoch half in place: of the first epoch, only the best model."""
         whole, parts = tmp_path / "whole", tmp_path / "parts"
         train(checkpoint=whole, epochs=2, lr=0.1)
         with safe_open(best_of(whole), framework="numpy") as file:
-            assert json.loads(file.metadata()["user.vpps-train"])["epoch"] == 2  # else there are no two files
+            assert json.loads(file.metadata()["user.vpps-train"])["epoch"] == 2  # otherwise one file only
         program = KILLED_BEFORE_RENAMING.format(renamings)
         killed = subprocess.run(
             [sys.executable, "-c", program, "tree-lstm", "--checkpoint", parts, *FLAGS, "--lr", "0.1", "--epochs", "2"],
@@ -174,7 +174,7 @@ class TestCheckpoint:
         assert contents(best_of(whole)) == contents(best_of(parts))
 
     def test_a_learned_policy_is_kept(self, tmp_path: Path) -> None:
-        """With it a resumed run is the uninterrupted one; it is learned once, and other orders have other bits."""
+        """A resumed run equals the uninterrupted one. The policy is learned once: other orders give other bits."""
         data = {"hidden": 8, "embedding": 8, "limit": 24}
         names = whole, parts, usual = [tmp_path / name for name in ("whole", "parts", "usual")]
         for path, policy, n in zip(names, ("fsm", "fsm", "sinks-last"), (2, 1, 2), strict=True):

@@ -1,4 +1,4 @@
-"""What `vpps-profile` and `vpps-inspect` work on, found by name."""
+"""Finding the workload of `vpps-profile` and `vpps-inspect` by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vpps.cli.workload import MOST_KEPT, load_workload
 pytestmark = pytest.mark.host
 
 UsageError = typer.BadParameter.__base__
-"""Of Click, or of the copy of it that newer versions of Typer bring along."""
+"""Class of Click, or of its copy in newer versions of Typer."""
 
 FUNCTIONS = """
 import vpps
@@ -50,7 +50,7 @@ no_expression = lambda batch_size: (vpps.Model(), [(vpps.Graph(), 3.0)])
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Name of a module in the working directory."""
+    """Return the name of a module in the working directory."""
     name = f"functions_{tmp_path.name}".replace("-", "_")
     (tmp_path / f"{name}.py").write_text(FUNCTIONS)
     monkeypatch.chdir(tmp_path)

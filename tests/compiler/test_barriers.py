@@ -1,4 +1,4 @@
-"""Groups of a cell's instructions: those of all pairs, found without comparing all pairs."""
+"""Groups of a cell's instructions equal those found by comparing all pairs."""
 
 import random
 

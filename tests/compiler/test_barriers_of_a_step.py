@@ -1,4 +1,4 @@
-"""How many barriers a training step takes: one per level and direction, and nothing for the arithmetic of the loss."""
+"""Barriers of a training step: one per level and direction, and none for the arithmetic of the loss."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from vpps.zoo import TreeLSTMSentiment
 
 pytestmark = pytest.mark.cpu
 
-LEVELS = 7  # of inner nodes
+LEVELS = 7  # levels of inner nodes
 PANEL = 16
 E = vpps.Expression
 
 
 def tree(hidden: int) -> tuple[vpps.Model, vpps.Graph, E]:
-    """A binary tree with a loss at every node, of a mini-batch of one."""
+    """Return a binary tree with a loss at every node, as a mini-batch of one."""
     model = vpps.Model(seed=1)
     network = TreeLSTMSentiment(model, 20, embedding=hidden, hidden=hidden)
     graph = vpps.Graph()
@@ -47,7 +47,7 @@ def tree(hidden: int) -> tuple[vpps.Model, vpps.Graph, E]:
 
 
 def planned(target: str, vps: int, hidden: int, clip_norm: float | None) -> Plan:
-    """A plan of a training step, for a GPU where `target` is not cpu; neither is needed."""
+    """Return the plan of a training step, for a GPU unless `target` is cpu; needs neither."""
     model, graph, loss = tree(hidden)
     update = Update(vpps.SGD(lr=0.1), 1, 1, clip_norm)
     passes = Passes()
@@ -66,8 +66,8 @@ def test_a_level_takes_one_barrier_and_the_rest_six(
     target: str, vps: int, hidden: int, clip_norm: float | None
 ) -> None:
     """Forward: one after the leaves, one after each level. Backward: one within each level, one before the first, one
-    within the leaves and one after them. One before the update; and one before gradients that make steps
-    themselves, for it must be known before that they are finite. Clipping takes none more."""
+    within the leaves and one after them. One before the update. And one before gradients that update in place, as they
+    must be known to be finite by then. Clipping needs no further barrier."""
     plan = planned(target, vps, hidden, clip_norm)
     names = [d.instruction.name for d in instructions(plan.script, entry_points(plan.script)[0])]
     assert plan.n_barriers == names.count("barrier") == 2 * LEVELS + 6

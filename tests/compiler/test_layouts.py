@@ -1,4 +1,4 @@
-"""The order of variables for batched operations: ideal wherever that is possible, against all permutations."""
+"""The order of variables for batched operations: optimal where possible, compared with all permutations."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ B2: Batch = [(7, 5, 6), (2, 3, 4)]
 
 
 def evenly(batches: list[Batch]) -> list[list[float]]:
-    """A weight of 1 for each variable."""
+    """Return a weight of 1 for each variable."""
     return [[float(len(operand)) for operand in batch] for batch in batches]
 
 
 def test_the_papers_example_needs_no_copies() -> None:
     weights = evenly([B1, B2])
-    assert layout(8, [B1, B2], weights) == [1, 0, 2, 3, 4, 7, 5, 6]  # the one that the paper shows
+    assert layout(8, [B1, B2], weights) == [1, 0, 2, 3, 4, 7, 5, 6]  # the order that the paper shows
     assert saved([1, 0, 2, 3, 4, 7, 5, 6], [B1, B2], weights) == 3 * 2 + 2 * 3 > saved(range(8), [B1, B2], weights)
 
 
@@ -40,7 +40,7 @@ def test_the_papers_example_needs_no_copies() -> None:
 
 @st.composite
 def problems(draw: st.DrawFn, most: int = 6) -> tuple[int, list[Batch], list[list[float]]]:
-    """Batches whose operands are runs of one hidden order, now and then other ones; and weights."""
+    """Draw batches whose operands are runs of one hidden order, with occasional exceptions; and weights."""
     n = draw(st.integers(2, most))
     hidden = draw(st.permutations(range(n)))
     noisy = draw(st.booleans())
@@ -61,7 +61,7 @@ def problems(draw: st.DrawFn, most: int = 6) -> tuple[int, list[Batch], list[lis
 def best_possible(
     n: int, batches: list[Batch], weights: list[list[float]], orders: Iterable[Sequence[int]] = ()
 ) -> float:
-    """The most that any order saves, or any of some."""
+    """Return the most that any order saves; of `orders`, if given."""
     position = np.argsort(np.array(list(orders) or list(permutations(range(n)))), axis=1)
     total = np.zeros(len(position))
     for batch, worth in zip(batches, weights, strict=True):
@@ -88,7 +88,7 @@ def test_a_layout_is_ideal_if_any_order_is_and_never_worse_than_the_declared_one
     assert worth == best_possible(n, batches, weights, [found])
     assert saved(range(n), batches, weights) <= worth <= best
     assert (worth == best) or best < sum(map(sum, weights))
-    assert worth >= max(max(each) for each in weights)  # an operand alone can always be had
+    assert worth >= max(max(each) for each in weights)  # a single operand is always possible
 
 
 @settings(max_examples=60, deadline=None)
@@ -126,7 +126,7 @@ def test_of_conflicting_batches_the_heavier_one_is_kept_and_of_the_other_what_fi
 
 
 def test_a_batch_that_contradicts_itself_keeps_one_operand() -> None:
-    """Orders of three that are to be each other's rotation: their P node would have to differ from itself."""
+    """Operands are orders of three that must rotate each other: their P node would have to differ from itself."""
     rotated: list[Batch] = [[(0, 1, 2), (1, 2, 0)], [(0, 1), (1, 0)]]
     for batch in rotated:
         assert saved(layout(4, [batch], evenly([batch])), [batch], evenly([batch])) == len(batch[0])
@@ -143,7 +143,7 @@ def test_the_order_of_declaration_stays_where_it_saves_as_much() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(2, 4))
 def test_chains_of_unions_give_permutations_that_agree(data: st.DataObject, size: int) -> None:
-    """Children of all nodes have hidden names. Any unions that respect these are consistent, any other one is not."""
+    """Children of all nodes have hidden names. Unions that respect them are consistent, all others are not."""
     orders = st.permutations(range(size)).map(tuple)
     hidden = data.draw(st.lists(orders, min_size=2, max_size=8))
     nodes = [TreeNode("P", any_order(size).children, 0) for _ in hidden]

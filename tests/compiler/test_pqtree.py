@@ -1,4 +1,4 @@
-"""PQ trees: the orders that they stand for, against all permutations."""
+"""PQ trees: the orders that they represent, compared with all permutations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 
 @cache
 def all_orders(n: int) -> Ints:
-    """A row per permutation."""
+    """Return a row per permutation."""
     if n == 1:
         return np.zeros((1, 1), np.int64)
     smaller = all_orders(n - 1)
@@ -30,19 +30,19 @@ def all_orders(n: int) -> Ints:
 
 @cache
 def all_positions(n: int) -> Ints:
-    """Where each element is in them."""
+    """Return the position of each element in them."""
     return np.argsort(all_orders(n), axis=1)
 
 
 def together(positions: Ints, elements: list[int]) -> NDArray[np.bool_]:
-    """Which orders have some elements together."""
+    """Return True for orders that keep some elements together."""
     of = positions[:, elements]
     found: NDArray[np.bool_] = of.max(1) - of.min(1) == len(elements) - 1
     return found
 
 
 def orders_below(x: TreeNode) -> Ints:
-    """A row per order of the leaves below a node."""
+    """Return a row per order of the leaves below a node."""
     if x.kind == "leaf":
         return np.array([[x.smallest]])
     if x.kind == "P" and all(c.kind == "leaf" for c in x.children):
@@ -55,18 +55,18 @@ def orders_below(x: TreeNode) -> Ints:
 
 
 def count(x: TreeNode) -> int:
-    """How many orders there are."""
+    """Return the number of orders."""
     return prod(factorial(len(node.children)) if node.kind == "P" else 2 for node in x.inner_nodes())
 
 
 def sorted_rows(orders: Ints) -> list[int]:
-    """Rows as sorted numbers."""
+    """Return rows as sorted numbers."""
     return sorted((orders @ 10 ** np.arange(orders.shape[1])).tolist())
 
 
 @st.composite
 def constraints(draw: st.DrawFn) -> tuple[int, list[list[int]]]:
-    """Sets of up to 8 elements; most lie together in one order, so that many can be met."""
+    """Draw sets of up to 8 elements; most are contiguous in one order, so that many can be satisfied."""
     n = draw(st.integers(1, 8))
     hidden = draw(st.permutations(range(n)))
     sets = []
@@ -102,7 +102,7 @@ def test_a_tree_stands_for_the_orders_that_have_all_sets_together(case: tuple[in
 def test_deep_trees_need_no_recursion() -> None:
     n = 1500
     tree: TreeNode | None = any_order(n)
-    for begin in range(n - 2, -1, -1):  # each set has those before it inside
+    for begin in range(n - 2, -1, -1):  # each set contains the sets before it
         assert tree is not None
         tree = reduced(tree, (1 << n) - (1 << begin))
     assert tree is not None

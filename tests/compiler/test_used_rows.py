@@ -1,5 +1,5 @@
-"""A row of a table is used if a vertex looks it up on which the loss depends, whatever passes do and whoever reads what
-of other vertices."""
+"""A table row is used if the loss depends on a vertex that looks it up, under all passes and all readers of other
+vertices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PASSES = {"default": Passes(), "none": NONE, "parts": replace(NONE, lazy_batchin
 
 
 class Net:
-    """A recurrent cell with lookups of every fate."""
+    """A recurrent cell with lookups in every kind of use."""
 
     def __init__(self, model: vpps.Model) -> None:
         self.model = model
@@ -30,15 +30,16 @@ class Net:
 
     @vpps.cell
     def step(self, h, i, j, k):
-        """The next state, and two results that nobody reads unless asked for."""
-        gone = vpps.concat([vpps.lookup(self.E, j), h])[H:]  # `h`, to a pass
+        """Return the next state, and two results that are read only on request."""
+        gone = vpps.concat([vpps.lookup(self.E, j), h])[H:]  # a pass replaces it by `h`
         fixed = vpps.stop_gradient(vpps.lookup(self.E, k))
         held = vpps.stop_gradient(vpps.tanh(vpps.lookup(self.E, 10)) + h)  # crosses between parts, with no gradient
         unread = vpps.lookup(self.F, 2) * h
         return vpps.tanh(self.W @ h + gone + fixed + held), vpps.lookup(self.E, i) * h, unread
 
     def batch(self, read: bool = False) -> tuple[vpps.Graph, vpps.Expression]:
-        """Two steps that the loss depends on, and one that it does not; `read`: of a third one, the second result."""
+        """Record two steps that the loss depends on, and one that it does not. `read`: also read a third one's second
+        result."""
         graph = vpps.Graph()
         h = graph.input(np.linspace(0, 1, H))
         first = self.step(h, 0, 4, 7)
@@ -70,7 +71,7 @@ def test_used_rows_are_a_fact_of_the_graph(passes: Passes, read: bool) -> None:
 
 @pytest.mark.parametrize("make", [lambda: vpps.Momentum(0.1, weight_decay=0.1), lambda: vpps.Adam(0.1)])
 def test_an_update_without_a_gradient_is_one_with_zero(make: Callable[[], vpps.Optimizer]) -> None:
-    """Accumulated, clipped, averaged: the moments of rows go on that nothing flows back to."""
+    """Covers accumulating, clipping and averaging: the moments of rows without a gradient advance."""
     found = []
     for passes in (NONE, PASSES["parts"]):
         net = Net(vpps.Model(seed=1))

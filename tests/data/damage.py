@@ -1,4 +1,4 @@
-"""Files of graphs damaged by chance, and what loading one may do: refuse it, or give what it held."""
+"""Random damage to files of graphs; loading must refuse them or return the original content."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INTS = [0, 1, -1, -2, 2, 3, 7, 127, -128, 2**31 - 1, -(2**31), 2**63 - 1, -(2**
 
 
 def example(lists: bool = False) -> GraphSet:
-    """Three small graphs with everything that a set can have; the second is not numbered children first."""
+    """Return three small graphs with every feature of a set; the second is not numbered children first."""
     table = np.array([[-1, -1], [-1, -1], [0, 1], [1, -1], [-1, -1], [-1, -1], [-1, 0], [1, 0]])
     role = np.arange(16).reshape(8, 2) % 3
     return GraphSet(
@@ -45,13 +45,13 @@ def example(lists: bool = False) -> GraphSet:
 
 
 def opened(content: bytes) -> tuple[dict[str, Any], Arrays]:
-    """What a file says of itself, and its arrays."""
+    """Return a file's description and its arrays."""
     (length,) = struct.unpack("<Q", content[:8])
     return json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["vpps.graphs"]), load(content)
 
 
 def sealed(description: dict[str, Any], arrays: Arrays) -> bytes:
-    """A file of these whose checksums are right, whatever it holds."""
+    """Return a file of any description and arrays, with correct checksums."""
     if isinstance(description.get("crc32"), dict):
         sums = {k: zlib.crc32(x.tobytes(), zlib.crc32(f"{x.dtype}{x.shape}".encode())) for k, x in arrays.items()}
         description = {**description, "crc32": sums}
@@ -60,15 +60,14 @@ def sealed(description: dict[str, Any], arrays: Arrays) -> bytes:
 
 
 def damaged(content: bytes, random: np.random.Generator) -> tuple[str, bytes]:
-    """How a file was damaged, and what became of it."""
+    """Return the kind of damage, and the damaged content."""
     how = _DAMAGES[int(random.integers(len(_DAMAGES)))]
     return how.__name__, how(content, random)
 
 
 def outcome(path: Path, how: str, original: GraphSet) -> str:
-    """What loading does: "refused", "equal", or "another set", which only sealed damage may make. Raises AssertionError
-    where it is none of these, and whatever loading or looking at the set raises but DataError.
-    """
+    """Return the outcome of loading: "refused", "equal", or "another set", which only sealed damage may cause. Raises
+    AssertionError for any other outcome, and passes on all exceptions but DataError."""
     with suppress(DataError):
         GraphSet.load(path, verify=False)
     try:
@@ -83,7 +82,7 @@ def outcome(path: Path, how: str, original: GraphSet) -> str:
         return "refused"
     if content_of(found) == content_of(original):
         return "equal"
-    assert how.startswith("sealed"), "other graphs, without a word"
+    assert how.startswith("sealed"), "other graphs, without an error"
     a = found.arrays
     remade = GraphSet(
         found.sizes, (a.child_offsets, a.child_indices) if a.children is None else a.children, kind=a.kind,
@@ -115,7 +114,7 @@ def cut(content: bytes, random: np.random.Generator) -> bytes:
 
 
 def overwritten(content: bytes, random: np.random.Generator) -> bytes:
-    """Bits, bytes or a stretch of them, half of the time in the header."""
+    """Overwrite bits, bytes or a stretch of them, half of the time in the header."""
     end = len(content) if random.integers(2) else 8 + struct.unpack("<Q", content[:8])[0]
     begin, length = int(random.integers(end)), int(random.choice([1, 1, 4, 64]))
     flipped = bytes([content[begin] ^ 1 << int(random.integers(8))])
@@ -124,7 +123,7 @@ def overwritten(content: bytes, random: np.random.Generator) -> bytes:
 
 
 def header(content: bytes, random: np.random.Generator) -> bytes:
-    """Exchanges what the header says of two arrays, or changes a value in it or in the description."""
+    """Exchange the header's entries of two arrays, or change a value in it or in the description."""
     (length,) = struct.unpack("<Q", content[:8])
     found = json.loads(content[8 : 8 + length])
     first, second = random.choice(sorted(set(found) - {"__metadata__"}), 2, replace=False)
@@ -161,7 +160,7 @@ def sealed_values(content: bytes, random: np.random.Generator) -> bytes:
 
 
 def sealed_arrays(content: bytes, random: np.random.Generator) -> bytes:
-    """Exchanges two arrays, leaves one out, or changes its type, shape or length."""
+    """Exchange two arrays, leave one out, or change its type, shape or length."""
     told, arrays = opened(content)
     first, second = random.choice(sorted(arrays), 2, replace=False)
     array = arrays[first]
@@ -185,7 +184,7 @@ _DAMAGES = (cut, overwritten, overwritten, header, header, sealed_description, s
 
 
 def change(tree: Any, random: np.random.Generator) -> None:
-    """Replaces, removes or renames something in a tree of JSON."""
+    """Replace, remove or rename something in a tree of JSON."""
     while True:
         keys = list(tree) if isinstance(tree, dict) else list(range(len(tree)))
         key = keys[random.integers(len(keys))]

@@ -1,4 +1,4 @@
-"""Random graphs for tests, as plain Python, and what vpps.data should make of them, by definition."""
+"""Random graphs for tests, as plain Python, and the expected results of vpps.data, by definition."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ examples = settings(max_examples=60, deadline=None, derandomize=True, suppress_h
 
 @dataclass
 class PlainGraph:
-    """One graph: children by vertex (-1 is none), and a value per vertex, per child and for all of it."""
+    """One graph: children by vertex (-1 marks none), and a value per vertex, per child and for the whole graph."""
 
     children: list[list[int]]
     kind: list[int]
@@ -35,7 +35,7 @@ class PlainGraph:
 
 @st.composite
 def plain_graphs(draw: st.DrawFn, arity: int | None) -> PlainGraph:
-    """A graph of 1 to 8 vertices in any order of numbers; every vertex has `arity` entries, or any number."""
+    """Draw a graph of 1 to 8 vertices in any order of numbers; every vertex has `arity` entries, or any number."""
     n = draw(st.integers(1, 8))
     number = draw(st.permutations(range(n)))  # of the vertex at each place of a topological order
     children: list[list[int]] = [[] for _ in range(n)]
@@ -50,12 +50,12 @@ def plain_graphs(draw: st.DrawFn, arity: int | None) -> PlainGraph:
 
 
 def weights_of(relation: Any) -> Any:
-    """A second column of edges, whose values have two numbers each."""
+    """Return a second column of edges, whose values have two numbers each."""
     return [weights_of(x) for x in relation] if isinstance(relation, list) else [relation / 4, -relation]
 
 
 def set_of(graphs: list[PlainGraph], arity: int | None) -> GraphSet:
-    """The graphs as a set, in a table or in lists."""
+    """Return the graphs as a set, in a table or in lists."""
     children: Any = [some for g in graphs for some in g.children]
     relation: Any = [own for g in graphs for own in g.relation]
     if arity is None:
@@ -74,7 +74,7 @@ def set_of(graphs: list[PlainGraph], arity: int | None) -> GraphSet:
 
 
 def assert_holds(batch: GraphBatch, graphs: list[PlainGraph], arity: int | None) -> None:
-    """The batch is these graphs side by side, made the slow way."""
+    """Assert that the batch joins these graphs, comparing element by element."""
     first, children = 0, []
     relation: Any = [own for g in graphs for own in g.relation]
     offsets, levels, roots = [0], [], []

@@ -1,4 +1,4 @@
-"""Sets made of other sets: drawn kinds, pairs of chains, pyramids."""
+"""Sets derived from other sets: drawn kinds, pairs of chains, pyramids."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class TestChainPairs:
 
 
 def pyramid(n: int) -> list[tuple[int, int]]:
-    """Children by the definition: levels as lists of vertices."""
+    """Return children by definition: levels as lists of vertices."""
     children = [(-1, -1)] * n
     level = list(range(n))
     while len(level) > 1:

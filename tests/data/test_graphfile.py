@@ -1,4 +1,4 @@
-"""Files of graphs: what is saved is loaded, lazily, and what is no such file is refused."""
+"""Files of graphs: saved sets load lazily, and other files are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.host
 
 @pytest.fixture
 def graphs() -> GraphSet:
-    """Two trees with everything that a set can have; the second is not numbered children first."""
+    """Return two trees with every feature of a set; the second is not numbered children first."""
     return example().subset([0, 1])
 
 
@@ -61,7 +61,7 @@ def test_names_come_back(graphs: GraphSet, file: Path) -> None:
 
 
 def test_files_without_columns_of_edges_are_as_they_were_before_there_were_any(tmp_path: Path) -> None:
-    """So that earlier versions read what later ones write, and the other way round."""
+    """Earlier and later versions can then read each other's files."""
     path = tmp_path / "chain"
     GraphSet([2], [[-1], [0]], columns={"x": [1, 2]}).save(path)
     description, arrays = opened(path.read_bytes())
@@ -141,7 +141,7 @@ def test_headers_are_checked_before_anything_is_read(tmp_path: Path, header: byt
 
 @pytest.mark.parametrize("kind", ["graphs", "checkpoint"])
 def test_a_header_that_is_too_large_is_not_parsed(tmp_path: Path, kind: str) -> None:
-    """It takes many times its size, and long. The file has a hole in place of it."""
+    """Parsing takes long and many times its size. The file has a hole in place of the header."""
     path = tmp_path / "file"
     path.write_bytes((200_000_000).to_bytes(8, "little"))
     os.truncate(path, 200_000_100)
@@ -151,7 +151,7 @@ def test_a_header_that_is_too_large_is_not_parsed(tmp_path: Path, kind: str) -> 
 
 
 def test_forked_child_uses_the_parents_set(file: Path) -> None:
-    """Data loaders fork; the child of a process that has a mapping has it too."""
+    """Data loaders fork; a child inherits its parent's mapping."""
     loaded = GraphSet.load(file)
     expected = loaded[[1, 0]]["word"].tolist()
     child = os.fork()
@@ -186,7 +186,7 @@ def test_failed_write_leaves_the_old_file(graphs: GraphSet, file: Path, monkeypa
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No file may become longer than a block: writing fails as on a full disk. Not for longer: pytest writes, too."""
+    """Limit files to one block, so that writing fails as on a full disk. Keep it short: pytest also writes."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))
     try:
@@ -215,7 +215,7 @@ def test_missing_folder_is_named(graphs: GraphSet, tmp_path: Path) -> None:
 
 
 def rewritten(file: Path, name: str, array: np.ndarray | None) -> None:
-    """The file with another array of this name, or none, and right checksums."""
+    """Replace or remove an array of the file, with correct checksums."""
     description, arrays = opened(file.read_bytes())
     del arrays[name]
     file.write_bytes(sealed(description, arrays if array is None else {**arrays, name: array}))
@@ -236,7 +236,7 @@ class TestNoSuchFile:
         ids=lambda x: str(x)[:20],
     )
     def test_is_refused(self, file: Path, content: bytes | float | None, complaint: str) -> None:
-        """A number says where the file is cut; a line end follows it; other contents take its place."""
+        """A number is the length to cut the file to; a line end is appended to it; other contents replace it."""
         whole = file.read_bytes()
         if content is None:
             file.unlink()
@@ -286,7 +286,7 @@ class TestNoSuchFile:
     def test_array_that_is_missing_or_of_another_form_is_damage(
         self, file: Path, name: str, array: np.ndarray | None, complaint: str, verify: bool
     ) -> None:
-        if array is None:  # and a description that tells of it
+        if array is None:  # and a description without it
             description, arrays = opened(file.read_bytes())
             del arrays[name]
             file.write_bytes(save(arrays, {"vpps.graphs": json.dumps(description)}))

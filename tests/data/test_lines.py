@@ -1,4 +1,4 @@
-"""Parts of text files."""
+"""Slices of lines of text files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mini-batches divided among processes: the same shards for any number of processes, and none has much more to do."""
+"""Mini-batches divided among processes: equal shards for any number of processes, and balanced work."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SIZES = [5, 1, 1, 9, 3, 3, 7, 2, 8, 1, 4, 6, 2]
 works = st.lists(st.integers(1, 12), max_size=40)
 
 
-class Part(NamedTuple):
-    """What a set asks of a world."""
+class FakeWorld(NamedTuple):
+    """The attributes of a world that a set reads."""
 
     shards: int
     mine: range
@@ -31,9 +31,9 @@ class Part(NamedTuple):
     def count_batch(self) -> None: ...
 
 
-def ranks(size: int, shards: int) -> list[Part]:
+def ranks(size: int, shards: int) -> list[FakeWorld]:
     each = shards // size
-    return [Part(shards, range(rank * each, (rank + 1) * each)) for rank in range(size)]
+    return [FakeWorld(shards, range(rank * each, (rank + 1) * each)) for rank in range(size)]
 
 
 def loads(work: Any, shard: Any, shards: int) -> list[int]:
@@ -94,7 +94,7 @@ def test_batch_that_is_no_part_is_whole() -> None:
 
 
 def test_reversed_part_is_of_the_same_whole() -> None:
-    (part, _) = chains(2, 3, 4).batches(3, world=Part(2, range(2)))
+    (part, _) = chains(2, 3, 4).batches(3, world=FakeWorld(2, range(2)))
     assert part.reversed.whole == part.whole == 3
 
 

@@ -1,4 +1,4 @@
-"""Sentences whose rare words are spelled out."""
+"""Sentences whose rare words are spelled by character."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SENTENCES = [
 
 
 def spelled_words(batch: SpelledBatch) -> list[str]:
-    """Every word of a batch as the network sees it: of the vocabulary, or put together again from its characters."""
+    """Return every word of a batch as the network sees it: from the vocabulary, or joined from its characters."""
     words = batch.sentences._graphs.vocabularies["word"].words
     letters = batch.all_spellings.vocabularies["character"].words
     ends = batch.spellings.offsets

@@ -1,4 +1,4 @@
-"""Synthetic data: the same for equal arguments, made by its rules, and out of reach for the wrong kind of model."""
+"""Synthetic data: reproducible, made by its rules, and too hard for the wrong kind of model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ pytestmark = pytest.mark.host
 
 
 def shown(examples: Any) -> list[Any]:
-    """What can be compared."""
+    """Return the comparable parts of examples."""
     if isinstance(examples, GraphSet):
         return [column.tolist() for column in examples.arrays.all_columns().values()]
     return [str(tree) if isinstance(tree, Tree) else tree for tree in examples]
@@ -81,7 +81,7 @@ def test_equal_seeds_give_equal_examples_as_many_as_asked(generate: Callable[...
 
 
 def labelled(tree: Tree) -> Tree:
-    """The same words in the same brackets, labelled by the rules."""
+    """Return the same words in the same brackets, labelled by the rules."""
     tokens = iter(tree.tokens)
     phrases: list[Phrase] = []
     for children in tree.child_lists():
@@ -121,7 +121,7 @@ class TestTreebank:
         assert all(str(labelled(tree)) == str(tree) for tree in bank.train[:200] + bank.dev)
 
     def test_trees_never_change_between_versions(self) -> None:
-        # Figures in bench/results and the quickstart's expected losses stand on them.
+        # Figures in bench/results and the quickstart's expected losses depend on them.
         assert (
             str(synthetic_treebank(1, 0).train[0])
             == "(0 (0 (2 plays) (0 awful)) (0 (0 (2 extremely) (0 (2 .) (0 awful))) (2 about)))"
@@ -147,7 +147,7 @@ class TestTreebank:
         def roots(trees: list[Tree]) -> NDArray[np.int64]:
             return np.array([tree.labels[-1] for tree in trees], np.int64)
 
-        # Ridge regression to one-hot labels, the best of a range of penalties.
+        # Ridge regression to one-hot labels, with the best of a range of penalties.
         x, target = counts(bank.train), np.eye(N_CLASSES)[roots(bank.train)]
         accuracies = []
         for penalty in (1.0, 10.0, 100.0, 1000.0):
@@ -178,7 +178,7 @@ class TestOpinions:
 
 
 def names_in(sentence: list[tuple[str, str]]) -> list[tuple[int, int, str]]:
-    """(first, behind, type) of the runs of one tag other than O."""
+    """Return (first, end, type) of the runs of one tag other than O."""
     found, first = [], 0
     for k in range(1, len(sentence) + 1):
         if k == len(sentence) or sentence[k][1] != sentence[first][1]:
@@ -230,9 +230,9 @@ class TestText:
         train, dev = synthetic_text(300, 20)
         far = 0  # verbs whose nearest noun has another number
         for sentence in train + dev:
-            open_phrases: list[bool] = []  # number of the subjects that wait for a verb
+            open_phrases: list[bool] = []  # numbers (plural or not) of the subjects without a verb so far
             nearest = False
-            subject = True  # whether the next noun begins to wait
+            subject = True  # True if the next noun is a subject
             for word in sentence:
                 if word in DETERMINERS[0] or word in DETERMINERS[1]:
                     plural = word in DETERMINERS[1]
@@ -291,7 +291,7 @@ class TestLattices:
             batch = train[graph]
             offsets, indices = batch.children
             before, text = -1, ""
-            place_of = {-1: 0}  # how many characters come before what reads this vertex
+            place_of = {-1: 0}  # number of characters before a reader of this vertex
             for vertex in range(batch.n_vertices):
                 children = indices[offsets[vertex] : offsets[vertex + 1]].tolist()
                 if batch["word"][vertex] >= 0:

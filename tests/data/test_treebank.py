@@ -1,4 +1,4 @@
-"""Trees in brackets: what `parse_tree` makes of good lines, what it says of bad ones; and words to indices."""
+"""Trees in brackets: `parse_tree` on good lines, its messages for bad ones, and the indices of words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REVIEW = "(3 (2 The) (4 (3 gorgeously) (2 elaborate)))"
 
 @st.composite
 def bracketed(draw: st.DrawFn, depth: int = 4) -> str:
-    """A random line: labels, words with odd characters, nodes of 1 to 4 children."""
+    """Draw a random line: labels, words with odd characters, nodes of 1 to 4 children."""
     label = draw(st.integers(0, 9))
     if depth == 0 or draw(st.booleans()):
         word = draw(st.text(st.characters(exclude_characters="() \t\r\n", exclude_categories=["Cs"]), min_size=1))

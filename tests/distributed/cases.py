@@ -1,10 +1,10 @@
-"""Trainings that a world makes: what each rank runs, and what one process runs to compare with.
+"""Trainings in a world: the program of each rank, and of one process to compare with.
 
     mpiexec -n 3 python -m tests.distributed.cases RESULTS SHARDS [halves | zoo]
 
 All ranks must have the same state to the bit; rank 0 writes losses and states of all cases to a file. With `halves`
-every other rank is of another world, with a file of its own: RESULTS0 and RESULTS1. With `zoo` networks of the zoo are
-the cases.
+every other rank is in another world, with a file of its own: RESULTS0 and RESULTS1. With `zoo` the cases are networks
+of the zoo.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vpps.distributed import World
 
 STEPS, EXAMPLES, WIDTH, WORDS, STEPS_OF_ZOO = 4, 12, 7, 9, 3
 WIDE, STACKED = 64, ("S0", "S1", "S2")
-"""Width of panels of every target, so that matrices of it are stacked."""
+"""Panel width of every target, so that matrices of this width are stacked."""
 
 SHARDS = 12
 """A number that 1, 2, 3 and 4 divide."""
@@ -42,18 +42,18 @@ Results = dict[str, dict[str, NDArray[Any]]]
 
 @dataclass(frozen=True)
 class Case:
-    """A training.
+    """A training run.
 
     Attributes:
-        optimizer: makes it.
-        handle: options.
-        loss: of one example, by model, graph, step and number; None: it is left out.
-        accumulate: whether only every second call updates.
-        apply: whether gradients are computed and applied in two calls.
-        resumes: whether half of it is made by another model, from a checkpoint.
+        optimizer: makes the optimizer.
+        handle: options of the handle.
+        loss: loss of one example, by model, graph, step and number; None leaves the example out.
+        accumulate: True to update at every second call only.
+        apply: True to compute and apply gradients in two calls.
+        resumes: True if another model makes the second half, from a checkpoint.
         frozen: parameters that are not trained.
-        by_rank: whether bits depend on the number of ranks.
-        by_shard: whether more depends on the number of shards than rounding to float32.
+        by_rank: True if bits depend on the number of ranks.
+        by_shard: True if the number of shards changes more than float32 rounding.
     """
 
     optimizer: Callable[[], vpps.Optimizer] = lambda: vpps.SGD(0.1)
@@ -68,7 +68,7 @@ class Case:
 
 
 def words(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """Examples of one word to five."""
+    """Return examples of one to five words."""
     h = graph.zeros(WIDTH)
     random = np.random.default_rng((step, k))
     for word in random.integers(0, WORDS, 1 + k % 5):
@@ -77,44 +77,44 @@ def words(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expre
 
 
 def some_without_words(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """The first half touches no table, and another matrix."""
+    """Return examples whose first half uses no table, but another matrix."""
     if k >= EXAMPLES // 2:
         return words(model, graph, step, k)
     return vpps.cross_entropy(model["V"] @ graph.input(np.cos(np.arange(WIDTH) + k)), k % WIDTH)
 
 
 def some_constant(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """What the first ones compute depends on no parameter."""
+    """Return examples; the first ones depend on no parameter."""
     if k >= EXAMPLES // 3:
         return words(model, graph, step, k)
     return vpps.sum(graph.input(np.full(WIDTH, 0.25)))
 
 
 def few(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression | None:
-    """Of later batches only the first examples are there."""
+    """Return only the first examples of later batches."""
     return None if step and k >= 3 else words(model, graph, step, k)
 
 
 def dropping(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """A mask on every example."""
+    """Apply a mask to every example."""
     h = vpps.dropout(graph.lookup(model["E"], k % WORDS), 0.5)
     return vpps.cross_entropy(model["W"] @ h, k % WIDTH)
 
 
 def told(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """A mask that follows the example, behind others of a part of it."""
+    """Apply a mask that follows the example, after other masks on a part of it."""
     with graph.example(k):
         first = words(model, graph, step, k)
         return vpps.sum([first, *(dropping(model, graph, step, k) for _ in range(1 + k % 3))])
 
 
 def told_of_two_cells(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """Gradients are computed twice, with the same masks."""
+    """Compute gradients twice, with the same masks."""
     return told(model, graph, step, k) + two_cells(model, graph, step, k)
 
 
 def infinite(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """The last example of the second step is, and what is learned from that of the third."""
+    """Make the last example's loss infinite in the second step, and its gradient in the third."""
     loss = words(model, graph, step, k)
     if (step, k) == (2, EXAMPLES - 1):
         return loss + vpps.sum(graph.input(np.full(WIDTH, 1e30)) * model["b"])
@@ -122,13 +122,13 @@ def infinite(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Ex
 
 
 def two_tables(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """Of different widths, the other one not in every example."""
+    """Use tables of different widths, one of them only in some examples."""
     loss = words(model, graph, step, k)
     return loss if k % 3 else loss + vpps.sum(vpps.tanh(graph.lookup(model["F"], (step + k) % 4)))
 
 
 def two_cells(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """Which matrices are stacked follows from both cells, and ranks meet them in another order, or one not at all."""
+    """Both cells decide which matrices are stacked. Ranks meet the cells in different orders, or miss one."""
 
     @vpps.cell
     def first(x: vpps.Expression) -> vpps.Expression:
@@ -182,7 +182,7 @@ def new_model() -> vpps.Model:
 
 
 def train(case: Case, world: World) -> dict[str, NDArray[Any]]:
-    """Losses of its steps, and the state at the end."""
+    """Return the losses of the steps, and the final state."""
     model, losses = new_model(), list[float]()
     for name in case.frozen:
         model[name].trainable = False
@@ -200,7 +200,7 @@ def train(case: Case, world: World) -> dict[str, NDArray[Any]]:
 
 
 def run(case: Case, world: World, model: vpps.Model, steps: range) -> list[float]:
-    """Losses of some steps; -1 where an error says that one is not finite."""
+    """Return the losses of some steps; -1 for an error about a non-finite value."""
     losses = []
     with vpps.Handle(model, case.optimizer(), target="cpu", vps=2, world=world, **case.handle) as handle:
         for step in steps:
@@ -212,7 +212,7 @@ def run(case: Case, world: World, model: vpps.Model, steps: range) -> list[float
 
 
 def make_step(case: Case, handle: vpps.Handle, world: World, step: int) -> float:
-    """Its loss."""
+    """Make a step and return its loss."""
     accumulate, gradients, total = case.accumulate and step % 2 == 0, [], 0.0
     for shard in world.mine:
         graph, numbers = vpps.Graph(), range(shard * EXAMPLES // world.shards, (shard + 1) * EXAMPLES // world.shards)
@@ -231,8 +231,8 @@ def make_step(case: Case, handle: vpps.Handle, world: World, step: int) -> float
 
 
 def trained_by_zoo(case: CaseOfZoo, world: World) -> dict[str, NDArray[Any]]:
-    """Losses of three steps of a network of the zoo, and the weights afterwards. Whatever comes out of a tanh is
-    dropped at random, in cells of maps and of rows."""
+    """Return the losses of three steps of a zoo network, and the final weights. Results of tanh are dropped at random,
+    in cells of maps and of rows."""
     size, losses, tanh = 4, list[float](), vpps.tanh
     task = case.make(limit=STEPS_OF_ZOO * size)
     with (
@@ -247,7 +247,7 @@ def trained_by_zoo(case: CaseOfZoo, world: World) -> dict[str, NDArray[Any]]:
 
 
 def results(world: World, zoo: bool = False) -> Results:
-    """Of all cases, or networks of the zoo. Raises AssertionError: ranks differ."""
+    """Return results of all cases, or of networks of the zoo. Raises AssertionError if ranks differ."""
     found: Results = {}
     for name in CASES_OF_ZOO if zoo else CASES:
         with warnings.catch_warnings():
@@ -258,11 +258,11 @@ def results(world: World, zoo: bool = False) -> Results:
 
 
 def half() -> tuple[Any, int]:
-    """Every other rank, as MPI or PyTorch call it, and which half that is."""
+    """Return every other rank as an MPI or PyTorch group, and the number of that half."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         import mpi4py
 
-        mpi4py.rc.thread_level = "funneled"  # steps do not go on beside the program then
+        mpi4py.rc.thread_level = "funneled"  # then steps do not overlap with the program
         from mpi4py import MPI
 
         which = MPI.COMM_WORLD.rank % 2

@@ -1,8 +1,8 @@
-"""A training in which rank 1 of several goes wrong, in one of the ways below.
+"""A training run in which rank 1 of several fails, in one of the ways below.
 
     mpiexec -n 3 python -m tests.distributed.failing WAY [block]
 
-With `block` in a `with` block of the world.
+`block` runs it in a `with` block of the world.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from vpps.session import gradient_sum
 
 WHO = 1
 TIMEOUT = 4.0
-"""Seconds, where ranks wait that long; on a busy machine one may begin later than another."""
+"""Timeout of waiting ranks in seconds; on a busy machine one may begin later than another."""
 TOO_LONG = 600.0
 """Seconds after which a test has failed."""
 STEPS = 6
 LARGE = 40_000
-"""Rows of what exceeds the pool's limit."""
+"""Number of rows that exceeds the pool's limit."""
 
 
 class Training:
-    """Some steps of a matrix."""
+    """Some steps with a matrix."""
 
     def __init__(self, world: vpps.distributed.World, way: str) -> None:
         self.world, self.way = world, way
@@ -106,7 +106,7 @@ def main(way: str, block: bool) -> None:
             if way == "early":
                 raise ImportError("it cannot begin")
             time.sleep(TOO_LONG)
-    if way == "ends":  # what is registered first comes last
+    if way == "ends":  # the first registered function runs last
         atexit.register(lambda: (time.sleep((TIMEOUT + 1) * world.rank), print("ends in its own time", flush=True)))
     timeout = TIMEOUT if way in ("stopped", "before", "early", "late", "ends") else TOO_LONG
     world = vpps.distributed.init(timeout=timeout, check_every=2)

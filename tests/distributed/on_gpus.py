@@ -1,7 +1,7 @@
-"""python -m tests.distributed.on_gpus SHARDS HOW: trains on imaginary GPUs, one for every rank of a launcher.
+"""python -m tests.distributed.on_gpus SHARDS HOW: trains on simulated GPUs, one for every rank of a launcher.
 
-HOW: "own", or "same", the same GPU for all. Under torchrun gloo takes the place of NCCL. Every rank prints a line: what
-it has learned, and how many messages NCCL would have carried.
+HOW: "own", or "same", the same GPU for all. Under torchrun gloo replaces NCCL. Every rank prints a line with its
+learned weights and the number of messages that NCCL would have carried.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.runtime.fake_cuda import DeviceArray
 
 STEPS = 7
 FROM_GPU = (0, 3, 5, 6)
-"""Steps of which all gradients stay on GPUs: what is accumulated in step 1 does not, and in step 4 a shard has none.
+"""Steps whose gradients all stay on GPUs. Step 1 accumulates in host memory, and step 4 has a shard without gradients.
 Those of step 5 are not finite."""
 
 
 def shard_of(net: Classifier, step: int, number: int) -> tuple[vpps.Graph, vpps.Expression]:
-    """The graph of one, with its loss."""
+    """Return the graph of a shard, with its loss."""
     if step == 4 and number == 1:
         graph = vpps.Graph()
         return graph, vpps.sum(graph.input(np.zeros(2)))
@@ -40,7 +40,7 @@ def shard_of(net: Classifier, step: int, number: int) -> tuple[vpps.Graph, vpps.
 
 
 def let_gloo_carry(patch: pytest.MonkeyPatch) -> list[Any]:
-    """Give PyTorch imaginary GPUs and NCCL. Returns where messages are noted that come from there."""
+    """Give PyTorch simulated GPUs and NCCL. Returns the list that records NCCL's messages."""
     import torch
     import torch.distributed as dist
 
@@ -55,7 +55,7 @@ def let_gloo_carry(patch: pytest.MonkeyPatch) -> list[Any]:
         carried.extend(messages)
         for work in start(messages):
             work.wait()
-        return [SimpleNamespace(is_completed=lambda: True, wait=lambda: None)]  # gloo's never say that they are
+        return [SimpleNamespace(is_completed=lambda: True, wait=lambda: None)]  # gloo's requests never report the end
 
     @contextmanager
     def current(stream: Any) -> Iterator[None]:
@@ -73,7 +73,7 @@ def let_gloo_carry(patch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def main(shards: int, how: str) -> None:
-    """Train, and say what came of it."""
+    """Train, and print the results."""
     patch, torch_rank = pytest.MonkeyPatch(), os.environ.get("RANK")
     carried = [] if torch_rank is None else let_gloo_carry(patch)
     gpu = fake_cuda.install_with_kernels(patch)

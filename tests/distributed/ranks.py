@@ -1,4 +1,4 @@
-"""Starts a module as several ranks, by what starts ranks elsewhere, and ends all that hangs."""
+"""Starts a module as several ranks by a launcher, and ends all that hang."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import pytest
 from tests.processes import ROOT
 
 TIMEOUT = 120
-"""Seconds; reached only by what hangs."""
+"""Seconds; only hanging programs reach it."""
 
 GLOO = pytest.mark.frameworks("torch")
 LAUNCHERS = ["mpiexec", "openmpi", pytest.param("torchrun", marks=GLOO)]
 
 OPEN_MPI = "VPPS_TEST_OPENMPI"
-"""An environment (`python -m venv`) with openmpi, mpi4py and what vpps needs: beside MPICH it would be in its way."""
+"""An environment (`python -m venv`) with openmpi, mpi4py and vpps's dependencies: it would conflict with MPICH."""
 
 
-class Ended(NamedTuple):
-    """How a program ended: exit status of the launcher, what all ranks said, seconds from its start."""
+class ProgramResult(NamedTuple):
+    """The end of a program: exit status of the launcher, output of all ranks, seconds since its start."""
 
     status: int
     out: str
@@ -35,7 +35,7 @@ class Ended(NamedTuple):
 
 
 def missing(launcher: str) -> str:
-    """Why it cannot be used here; "" if it can."""
+    """Return the reason why the launcher cannot be used here; "" if it can."""
     if launcher == "torchrun":
         return "" if importlib.util.find_spec("torch") else "PyTorch is not installed: scripts/test --torch tests it"
     if launcher == "openmpi":
@@ -46,8 +46,8 @@ def missing(launcher: str) -> str:
 
 
 def start(launcher: str, ranks: int, module: str, *arguments: object) -> subprocess.Popen[str]:
-    """The launcher, in a process group and session of its own; its output is piped. Skips the test where there is
-    none."""
+    """Start the launcher, in a process group and session of its own, with piped output. Skips the test without a
+    launcher."""
     if why := missing(launcher):
         pytest.skip(why)
     python = sys.executable
@@ -71,8 +71,8 @@ def start(launcher: str, ranks: int, module: str, *arguments: object) -> subproc
     )
 
 
-def finish(process: subprocess.Popen[str], timeout: float = TIMEOUT) -> Ended:
-    """When it has ended; one that hangs is killed, and fails the test."""
+def finish(process: subprocess.Popen[str], timeout: float = TIMEOUT) -> ProgramResult:
+    """Wait for the end; a process that hangs is killed, and fails the test."""
     begun = time.monotonic()
     try:
         out, err = process.communicate(timeout=timeout)
@@ -80,7 +80,7 @@ def finish(process: subprocess.Popen[str], timeout: float = TIMEOUT) -> Ended:
         end(process)
         out, err = process.communicate()
         raise AssertionError(f"ranks hang\n{out}\n{err}") from None
-    return Ended(process.returncode, out, err, time.monotonic() - begun)
+    return ProgramResult(process.returncode, out, err, time.monotonic() - begun)
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -93,7 +93,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that a process has started, and these in turn."""
+    """Return all direct and indirect children of a process."""
     found, parents = [], [pid]
     while parents:
         parent = parents.pop()
@@ -108,12 +108,12 @@ def descendants(pid: int) -> list[int]:
 
 
 def run(launcher: str, ranks: int, module: str, *arguments: object) -> str:
-    """What the ranks of a program say that succeeds."""
+    """Return the output of a program's ranks if it succeeds."""
     ended = finish(start(launcher, ranks, module, *arguments))
     assert ended.status == 0, f"exit status {ended.status}\n{ended.out}\n{ended.err}"
     return ended.out
 
 
 def _mpiexec() -> Path:
-    """That of the environment's MPICH."""
+    """Return mpiexec of the environment's MPICH."""
     return Path(sys.executable).with_name("mpiexec")

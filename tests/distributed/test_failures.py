@@ -1,4 +1,4 @@
-"""What goes wrong in one rank ends all of them, and is said once, with rank and cause."""
+"""A failure in one rank ends all ranks, and is reported once, with rank and cause."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAID = {
     "stopped": rf"{WHO} did not come within {TIMEOUT:g} s, while rank \d .* waited",
 }
 ELSEWHERE = ("raises", "exits", "stopped")
-"""Ways that transports other than MPICH are tried with."""
+"""Ways to test with transports other than MPICH."""
 
 WAYS = [
     *(pytest.param("mpiexec", way, id=way) for way in SAID),
@@ -41,15 +41,15 @@ WAYS = [
 pytestmark = pytest.mark.cpu
 
 
-def ended(launcher: str, way: str, *more: str) -> ranks.Ended:
-    """How two ranks have ended, or three where they must be told apart by their majority."""
+def ended(launcher: str, way: str, *more: str) -> ranks.ProgramResult:
+    """Return the end of two ranks, or of three if only a majority shows the wrong one."""
     found = ranks.finish(ranks.start(launcher, 3 if way in ("assigns", "compares", "all") else 2, MODULE, way, *more))
     assert found.status != 0
     return found
 
 
-def said(found: ranks.Ended) -> list[str]:
-    """Lines by which ranks end all."""
+def said(found: ranks.ProgramResult) -> list[str]:
+    """Return the lines by which ranks end all."""
     return re.findall(r"^vpps: (.*); all ranks end$", found.err, re.MULTILINE)
 
 
@@ -71,7 +71,7 @@ def test_what_leaves_the_block_of_a_world_ends_all(way: str) -> None:
 @pytest.mark.parametrize("launcher", ranks.LAUNCHERS)
 @pytest.mark.parametrize("way", ["killed", "vanishes"])
 def test_the_launcher_says_what_was_killed(launcher: str, way: str) -> None:
-    """Others say it where it does not end them."""
+    """Other ranks report it if the launcher does not end them."""
     assert len(said(ended(launcher, way))) <= 1
 
 
@@ -86,7 +86,7 @@ def test_a_rank_that_ends_before_mpi_begins_ends_all() -> None:
 
 @pytest.mark.parametrize("launcher", ranks.LAUNCHERS)
 def test_nothing_ends_a_program_whose_ranks_have_parted(launcher: str) -> None:
-    """What it does then may take any time."""
+    """A program may take any time after its ranks have parted."""
     said = ranks.run(launcher, 2, MODULE, "ends", "block")
     assert said.count("ends in its own time") == 2
 
@@ -99,4 +99,4 @@ def test_ctrl_c_ends_all(launcher: str) -> None:
     process.send_signal(signal.SIGINT)
     found = ranks.finish(process)
     assert found.status != 0
-    assert len(said(found)) <= (2 if launcher == "torchrun" else 1)  # which interrupts each of them
+    assert len(said(found)) <= (2 if launcher == "torchrun" else 1)  # torchrun interrupts each of them

@@ -1,4 +1,4 @@
-"""Gradients of ranks with GPUs, which are imaginary: from GPU to GPU, or through the memory of the hosts."""
+"""Gradients of ranks with simulated GPUs: from GPU to GPU, or through the memory of the hosts."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SHARDS = 4
 
 
 def learned(launcher: str, n: int, how: str) -> list[dict[str, Any]]:
-    """What every rank has."""
+    """Return the results of every rank."""
     return [json.loads(line) for line in ranks.run(launcher, n, "tests.distributed.on_gpus", SHARDS, how).splitlines()]
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
-    """What one process learns; it sums in the memory of its GPU."""
+    """Return the results of one process; it sums in the memory of its GPU."""
     (found,) = learned("mpiexec", 1, "own")
     return found
 

@@ -1,4 +1,4 @@
-"""Messages between ranks are data: they arrive unchanged, and nothing in them is executed."""
+"""Messages between ranks are data: they arrive unchanged, and are never executed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_no_rank_has_written_is_an_error(data: bytes) -> None:
         unpacked(data)
 
 
-class Executed:
+class PickledCall:
     """Makes a folder when it is unpickled."""
 
     def __init__(self, folder: Path) -> None:
@@ -105,12 +105,12 @@ class Executed:
 
 @pytest.fixture
 def unfinished(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worlds that could not be made do not end the test run at its exit."""
+    """Stop worlds that failed to start from ending the test run at its exit."""
     monkeypatch.setattr("vpps.distributed.world._OPEN", {})
 
 
-class Hostile(Echo):
-    """Another rank, which answers every value that is gathered by a pickle."""
+class HostileRank(Echo):
+    """A rank that answers every gathered value by a pickle."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(any_thread=False)
@@ -127,9 +127,9 @@ class Hostile(Echo):
 
 @pytest.mark.usefixtures("unfinished")
 def test_a_pickle_of_another_rank_is_not_executed(tmp_path: Path) -> None:
-    """Not even while the world is made."""
+    """Covers values that are exchanged while the world is made."""
     with pytest.raises(vpps.DistributedError, match="another rank sent what vpps did not write"):
-        World(Hostile(pickle.dumps(Executed(tmp_path / "executed"))), None, 9.0, 1, bind=False)
+        World(HostileRank(pickle.dumps(PickledCall(tmp_path / "executed"))), None, 9.0, 1, bind=False)
     assert not list(tmp_path.iterdir())
 
 
@@ -139,7 +139,7 @@ def test_a_pickle_of_another_rank_is_not_executed(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("unfinished")
 def test_a_rank_that_introduces_itself_wrongly_is_an_error(introduced: Any) -> None:
     with pytest.raises(vpps.DistributedError, match="sent an unknown introduction"):
-        World(Hostile(packed(introduced)), None, 9.0, 1, bind=False)
+        World(HostileRank(packed(introduced)), None, 9.0, 1, bind=False)
 
 
 @pytest.mark.parametrize("room", ["distributed", "session"])

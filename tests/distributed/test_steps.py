@@ -1,4 +1,4 @@
-"""Steps of more shards than one, in a world of one process: what belongs to which step, and what is refused."""
+"""Steps of several shards, in a world of one process: the shards of each step, and refused calls."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Net:
         return graph, vpps.sum(h * h)
 
     def give(self, handle: vpps.Handle, shards: Iterable[float] = range(2), **how: bool) -> None:
-        """The losses of shards to `fb`."""
+        """Pass the losses of shards to `fb`."""
         for k in shards:
             handle.fb(*self.loss(k), **how)
 
@@ -79,7 +79,7 @@ def test_shards_of_other_weights_are_forgotten(net: Net, handle: vpps.Handle, tm
 
 
 def test_a_loop_that_was_left_within_a_step_is_noticed(net: Net, handle: vpps.Handle) -> None:
-    """Whatever it was of: all later steps would be made of shards of two batches."""
+    """Otherwise all later steps would mix shards of two batches."""
     batches = chains(*[1] * 8).batches
     for _ in batches(4, world=net.world):
         handle.fb(*net.loss(0))
@@ -112,12 +112,12 @@ def test_an_error_ends_the_step(net: Net, handle: vpps.Handle) -> None:
     with pytest.raises(vpps.GraphError):
         handle.fb(vpps.Graph(), net.loss(1)[1])
     handle.fb(*net.loss(1))
-    assert net.model.step == 1  # that was refused before it was a shard
+    assert net.model.step == 1  # the refused call did not count as a shard
 
 
 @pytest.mark.parametrize("inputs", [False, True])
 def test_no_shard_has_anything_to_learn(net: Net, handle: vpps.Handle, inputs: bool) -> None:
-    """Gradients of inputs are nothing, as without a world: no step of zeros, which would decay weights and moments."""
+    """Inputs need no gradients, as without a world: no step of zeros, which would decay weights and moments."""
 
     def loss() -> tuple[vpps.Graph, vpps.Expression]:
         graph = vpps.Graph()
@@ -134,7 +134,7 @@ def test_no_shard_has_anything_to_learn(net: Net, handle: vpps.Handle, inputs: b
 
 @pytest.mark.parametrize("table", [False, True])
 def test_sums_beyond_what_is_finite_are_a_step_that_is_left_out(net: Net, table: bool) -> None:
-    """Nothing else is said of them, not by NumPy either."""
+    """No other warning appears, not even NumPy's."""
     E = net.model.lookup("E", (2, WIDTH))
     with vpps.Handle(net.model, vpps.SGD(0.1), target="cpu", world=net.world, on_nonfinite="skip") as handle:
         with warnings.catch_warnings():
@@ -161,7 +161,7 @@ def test_a_handle_closes_within_a_step(net: Net) -> None:
         warnings.simplefilter("error")
         with pytest.raises(RuntimeWarning, match="1 of the 2 shards of a step were given to fb"):
             handle.close()
-    net.handle().close()  # it is
+    net.handle().close()  # closes the open handle
 
 
 def test_a_world_of_one_is_any_threads(net: Net, handle: vpps.Handle) -> None:
@@ -169,12 +169,12 @@ def test_a_world_of_one_is_any_threads(net: Net, handle: vpps.Handle) -> None:
     assert net.model.step == 1
 
 
-# ---- what goes on beside the program
+# ---- work beside the program
 
 
 @pytest.fixture
 def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Sums are there when this is set."""
+    """Hold sums back until this event is set."""
     free, sums = threading.Event(), GradientSum.__call__
 
     def late(self: GradientSum, *given: Any, **how: Any) -> Any:
@@ -189,9 +189,9 @@ def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 def test_the_next_graph_is_planned_while_gradients_travel(
     net: Net, handle: vpps.Handle, held_up: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once: what was planned is launched, if nothing has changed meanwhile."""
+    """Each graph is planned once: the plan is launched unless something has changed."""
     held_up.set()
-    net.give(handle)  # new cells are known to all after this step
+    net.give(handle)  # new cells are known to all ranks after this step
     handle.sync_get_latest_loss()
     held_up.clear()
     made, plan_training = list[vpps.Graph](), Planner.plan_training
@@ -212,7 +212,7 @@ def test_the_next_graph_is_planned_while_gradients_travel(
 
 
 def test_what_was_planned_for_nothing_is_planned_again(net: Net, handle: vpps.Handle) -> None:
-    """Where the step before is left out its update is not launched, and masks are others with another seed."""
+    """If the step before is skipped, its update is not launched; another seed gives other masks."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         net.give(handle, (np.inf, 0, 1, 2, 3, 4))
@@ -225,7 +225,7 @@ def out_of_sums(*_: Any, **__: Any) -> Any:
 
 
 def one_by_one(shards: Iterable[int], step: int = 0) -> NDArray[np.float32]:
-    """The weights after these, each waited for, and steps before."""
+    """Return the weights after earlier steps and these shards, each waited for."""
     net = Net()
     net.model.step = step
     with net.handle() as handle:
@@ -236,7 +236,7 @@ def one_by_one(shards: Iterable[int], step: int = 0) -> NDArray[np.float32]:
 
 
 def test_a_step_is_made_as_things_were(net: Net, handle: vpps.Handle, held_up: threading.Event) -> None:
-    """Whatever the program does before it has ended."""
+    """A step ignores later changes by the program before its end."""
     net.give(handle)
     assert (net.model.step, handle.is_newer) == (1, True)
     assert isinstance(handle.optimizer, vpps.SGD)
@@ -256,7 +256,7 @@ EVENTS: dict[str, Callable[[Net, vpps.Handle, Path], object]] = {
     "save in a thread": lambda net, _, path: in_a_thread(lambda: net.model.save(path)),
     "trace": trace,
     "close": lambda _, handle, __: handle.close(),
-    "drop": lambda *_: None,  # nobody has it but what goes on
+    "drop": lambda *_: None,  # only the step in progress still holds it
     "drop, and make another": lambda *_: None,
     "meet": lambda net, *_: net.world.barrier(),
     "evaluate": lambda net, handle, _: handle.forward((given := net.loss(7))[0], [given[1]]),
@@ -285,7 +285,7 @@ def test_whatever_comes_waits_for_the_step(event: str, net: Net, tmp_path: Path,
 def test_the_number_of_a_step_may_be_assigned_while_it_goes_on(
     net: Net, handle: vpps.Handle, held_up: threading.Event, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next one follows what was assigned; this one has its own, on which Adam's depends."""
+    """The next step follows the assigned number; the current step keeps its own, which Adam uses."""
     if fails:
         monkeypatch.setattr(GradientSum, "__call__", out_of_sums)
     net.give(handle)
@@ -300,10 +300,10 @@ def test_the_number_of_a_step_may_be_assigned_while_it_goes_on(
 def test_a_trace_may_be_left_while_another_thread_ends_the_step(
     net: Net, handle: vpps.Handle, held_up: threading.Event
 ) -> None:
-    """Each has what the other waits for, unless it waits in the same order."""
+    """Both threads must lock in the same order; otherwise each holds the lock that the other needs."""
     thread = threading.Thread(target=net.W.numpy)
     held_up.set()
-    net.give(handle)  # new cells are known to all after this step
+    net.give(handle)  # new cells are known to all ranks after this step
     handle.sync_get_latest_loss()
     held_up.clear()
     with handle.trace() as trace:
@@ -331,12 +331,12 @@ net.give(handle)
 
 
 def test_a_program_may_end_while_a_step_goes_on() -> None:
-    """Its machine ends after that."""
+    """The step's machine ends after the step."""
     assert run(BEGUN) == ""
 
 
 def test_a_forked_child_does_not_wait_for_a_step() -> None:
-    """Its parent's thread is not there, and what it knows of the step is no longer so."""
+    """The parent's thread does not exist in the child, and its knowledge of the step is outdated."""
     children = """
     import os, vpps
     child = os.fork()
@@ -357,7 +357,7 @@ def test_a_forked_child_does_not_wait_for_a_step() -> None:
 def test_an_error_beside_the_program_is_the_next_calls(
     net: Net, handle: vpps.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once; then training goes on as if the step had not been begun."""
+    """The error is raised once. Then training goes on as if the step had not begun."""
     with monkeypatch.context() as patch:
         patch.setattr(GradientSum, "__call__", out_of_sums)
         net.give(handle)

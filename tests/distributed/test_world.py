@@ -1,4 +1,4 @@
-"""What starts ranks is recognised, arguments are checked, and a process alone is a world of one."""
+"""Launchers are recognised, arguments are checked, and a single process is a world of one."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ def test_srun_without_a_way_to_meet_is_an_error(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_mpi_that_does_not_understand_the_launcher_is_an_error() -> None:
-    """Else every process would train alone."""
+    """Otherwise every process would train alone."""
     if why := ranks.missing("mpiexec"):
         pytest.skip(why)
     command = [sys.executable, "-c", "import vpps; vpps.distributed.init()"]
-    environment = {**os.environ, "OMPI_COMM_WORLD_SIZE": "2"}  # of Open MPI, and this is MPICH
+    environment = {**os.environ, "OMPI_COMM_WORLD_SIZE": "2"}  # Open MPI's variable, but this is MPICH
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
     assert result.returncode == 1
     assert "2 processes were started together, but MPICH" in result.stderr
 
 
 def test_a_process_that_was_stopped_itself_finds_what_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MPI has to be asked a few times more."""
+    """A few further calls of MPI are needed."""
     clock, answers = itertools.count(step=9), iter([False, False, True])
     monkeypatch.setattr("vpps.distributed.transports.time", SimpleNamespace(monotonic=lambda: next(clock)))
     transport = object.__new__(MpiTransport)
@@ -90,7 +90,7 @@ def test_a_process_alone_is_a_world_of_one() -> None:
 
 
 class Echo(Transport):
-    """To another rank that says the same."""
+    """Exchanges with another rank that sends the same."""
 
     name, rank, size = "echo", 0, 2
 
@@ -109,7 +109,7 @@ class Echo(Transport):
 
 
 class EchoToTheFirst(Echo):
-    """Of the second rank."""
+    """Echo as the second rank."""
 
     rank = 1
 
@@ -118,7 +118,7 @@ class EchoToTheFirst(Echo):
 def test_only_the_first_rank_gives_notices(
     transport: type[Echo], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What one of them compiles all wait for."""
+    """All ranks wait for a kernel that one of them compiles."""
     monkeypatch.setattr(config, "_quiet", None)
     monkeypatch.setenv("VPPS_LOG", "")
     config.notice.cache_clear()
@@ -129,13 +129,13 @@ def test_only_the_first_rank_gives_notices(
 
 
 def in_a_thread(call: Callable[[], Any]) -> Any:
-    """Its result, or the error."""
+    """Return the result of a call in a thread, or its error."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(call).result(20)
 
 
 def test_a_world_belongs_to_the_thread_that_made_it() -> None:
-    """And to the one that it has made itself, which others may not give work to."""
+    """A world also belongs to the thread that it has made itself, to which other threads may not give work."""
     with World(Echo(any_thread=True), None, 9.0, 1, bind=False) as world:
         for call in (world.barrier, lambda: world.gather(1), lambda: world.aside(int)):
             with pytest.raises(vpps.DistributedError, match="belongs to the thread that made it"):

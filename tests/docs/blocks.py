@@ -1,27 +1,26 @@
-"""The code blocks of a page of the documentation, and running them in order.
+"""Runs the code blocks of a documentation page in order.
 
-What the fences mean:
+Languages of fences:
 
     python    runs; all blocks of a page share one namespace.
-    {literalinclude} PROGRAM.py    a program of its own, which lies in the working directory from then on.
-    output    what the block of Python before it prints.
-    console   lines after `$ ` are commands of a shell, the others their output, errors included; that something is
-              compiled is left out.
+    {literalinclude} PROGRAM.py    a program of its own, which is in the working directory from then on.
+    output    the output of the Python block before it.
+    console   lines after `$ ` are commands of a shell, the others their output, errors included; notices of
+              compiling are left out.
     text, json   is not run: data, formulas, messages.
 
-Outputs are compared with runs of white space as one blank; `...` stands for anything (`0....` for a number below one).
-A comment before a fence says what is unusual about it:
+Comparing outputs treats runs of white space as one blank; `...` matches anything (`0....` a number below one). A
+comment before a fence marks exceptions:
 
     <!-- not run: a GPU -->        why it is not run
     <!-- needs: torch -->          it runs where that module is installed
     <!-- raises: ShapeError -->    it ends with that exception, whose message is the last line of its output
     <!-- exits: 1 -->              its last command ends with that status
-    <!-- numbers: vary -->         any number in its output stands for any other: times, addresses, what depends on the
-                                   instruction set or the number of cores
+    <!-- numbers: vary -->         any number in its output stands for any other: times, addresses, and numbers that
+                                   depend on the instruction set or the number of cores
 
 `python -m tests.docs.blocks PAGE` runs a page in the working directory, which should be an empty one. It ends with
-status 1 at the first block that does not do what the page says. With `--update` it writes into the page what was
-printed, where that is not what the page says.
+status 1 at the first block that differs from the page. With `--update` it writes differing outputs into the page.
 """
 
 from __future__ import annotations
@@ -51,15 +50,15 @@ NUMBER = re.compile(r"0x[0-9a-f]+|\d(?:[\d,.]*\d)?(?:e[+-]?\d+)?|─+")  # lines
 
 
 class PageError(Exception):
-    """A page whose blocks are written wrongly, or do something else than it says."""
+    """Raised if a page's blocks are malformed, or differ from the page."""
 
 
 class Difference(PageError):
-    """An output is another one than the page says.
+    """Raised if an output differs from the page.
 
     Attributes:
-        line: of the fence of the output.
-        text: what belongs between the fences.
+        line: line of the output's fence.
+        text: the correct text between the fences.
     """
 
     def __init__(self, message: str, line: int, text: str) -> None:
@@ -72,13 +71,13 @@ class Block:
     """A fenced block.
 
     Attributes:
-        page: its file.
-        line: of the fence, from 1.
-        language: what follows the fence.
-        text: between the fences.
-        output: for Python, what the block after it says that it prints; None where there is none.
-        output_line: of the fence of that.
-        marks: what comments before it say, by name.
+        page: file of the page.
+        line: line of the fence, from 1.
+        language: text after the fence.
+        text: text between the fences.
+        output: for Python, the output in the block after it; None without such a block.
+        output_line: line of that block's fence.
+        marks: marks from comments before it, by name.
     """
 
     page: Path
@@ -95,12 +94,12 @@ class Block:
 
     @property
     def is_run(self) -> bool:
-        """Whether it can be run here."""
+        """Return True if the block can run here."""
         needs = self.marks.get("needs")
         return "not run" not in self.marks and (needs is None or _is_installed(needs))
 
     def compare(self, expected: str, printed: str, text: str) -> None:
-        """Raises Difference, with what belongs between the fences."""
+        """Raise Difference, with the correct text between the fences, if the outputs differ."""
         if self.marks.get("numbers") == "vary":
             wanted, found = NUMBER.sub("#", expected), NUMBER.sub("#", printed)
         else:
@@ -114,12 +113,12 @@ class Block:
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package that it would be part of
+    except ModuleNotFoundError:  # not even its parent package exists
         return False
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """All blocks that are to be run. Raises PageError for fences and marks of another kind."""
+    """Return all blocks to run. Raises PageError for unknown fences and marks."""
     found: list[Block] = []
     marks: dict[str, str] = {}
     for token in MarkdownIt().parse(page.read_text(encoding="utf-8")):
@@ -153,7 +152,7 @@ def _marks(comment: str, page: Path) -> Iterator[tuple[str, str]]:
 
 
 def run_page(page: Path) -> None:
-    """Run its blocks in order, in the working directory. Raises PageError where one does something else."""
+    """Run the page's blocks in order, in the working directory. Raises PageError if one differs from the page."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks_of(page):
         if not block.is_run:
@@ -168,7 +167,7 @@ def run_page(page: Path) -> None:
 
 
 def _run_python(block: Block, namespace: dict[str, Any]) -> None:
-    # As many empty lines before as there are in the page: tracebacks then show the page's own lines.
+    # Prepends the page's earlier lines as empty lines, so that tracebacks show the page's own line numbers.
     code = compile("\n" * block.line + block.text, str(block.page), "exec", dont_inherit=True)
     printed = io.StringIO()
     expected = block.marks.get("raises")
@@ -186,7 +185,7 @@ def _run_python(block: Block, namespace: dict[str, Any]) -> None:
         block.compare(block.output, printed.getvalue(), printed.getvalue())
 
 
-# What vpps-train says where the cache is empty.
+# vpps-train's notice if the cache is empty.
 _COMPILING = re.compile(r"^compiling [\w ]+, once: .*\n", re.MULTILINE)
 
 
@@ -212,7 +211,7 @@ def _run_console(block: Block) -> None:
 
 
 def _commands(block: Block) -> list[tuple[str, str]]:
-    """Commands and their outputs."""
+    """Return commands and their outputs."""
     found: list[tuple[str, str]] = []
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         match = re.match(r"((?:[^\n]*\\\n)*[^\n]*)\n?(.*)", part, flags=re.DOTALL)
@@ -224,7 +223,7 @@ def _commands(block: Block) -> list[tuple[str, str]]:
 
 
 def update(page: Path) -> None:
-    """Write what is printed into a page, where that is not what it says."""
+    """Write differing outputs into a page."""
     while True:
         try:
             run_page(page)

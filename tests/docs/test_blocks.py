@@ -1,4 +1,4 @@
-"""Every code block of the documentation runs and prints what the page says."""
+"""Every code block of the documentation runs and prints the page's output."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts
 BLOCKS = {page: blocks_of(page) for page in PAGES}
 WITH_BLOCKS = {page: blocks for page, blocks in BLOCKS.items() if any(b.language in RUN for b in blocks)}
 
-# Blocks that no machine of ours can run, by reason, and how many there are at most.
+# Blocks that none of our machines can run, by reason, and the largest number of each.
 NOT_RUN = {"installs packages": 1, "depends on the machine": 1, "trees.py is a file of the tutorial": 1}
 
-# Commands that change what all programs of a user share: measured choices and compiled kernels.
+# Commands that change a user's shared files: measured choices and compiled kernels.
 OWN_CACHE = ("vpps-profile", "vpps-cache")
 
 
@@ -45,7 +45,7 @@ def name_of(page: Path) -> str:
 )
 def test_blocks_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for name in ("VPPS_PASSES", "VPPS_VERIFY"):  # of the other tests; pages show what a user sees
+    for name in ("VPPS_PASSES", "VPPS_VERIFY"):  # of the other tests; pages show a user's output
         environment.pop(name, None)
     folder = tmp_path / "page"
     folder.mkdir()
@@ -71,7 +71,7 @@ def test_few_blocks_are_not_run() -> None:
 
 @pytest.mark.host
 def test_a_program_is_linked_in_the_section_that_shows_it() -> None:
-    """As text, on GitHub, an include is an empty box."""
+    """On GitHub an include is an empty box in the text."""
     unlinked = []
     for page, blocks in BLOCKS.items():
         lines = page.read_text(encoding="utf-8").splitlines()
@@ -89,7 +89,7 @@ def test_programs_are_shown_and_do_nothing_when_they_are_imported() -> None:
     assert [p.name for p in programs if p.name not in shown] == []
     only_says = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.FunctionDef, ast.ClassDef)
     for program in programs:
-        _, *body, last = ast.parse(program.read_text(encoding="utf-8")).body  # but for its docstring
+        _, *body, last = ast.parse(program.read_text(encoding="utf-8")).body  # all but its docstring
         assert [ast.unparse(statement) for statement in body if not isinstance(statement, only_says)] == []
         assert isinstance(last, ast.If)
         assert ast.unparse(last.test) == "__name__ == '__main__'"

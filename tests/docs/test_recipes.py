@@ -1,4 +1,4 @@
-"""Every program of docs/recipes runs, prints what its page says, and what it says is so."""
+"""Every program of docs/recipes runs, prints its page's output, and its statements hold."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def check_bilstm_crf(recipe: ModuleType, found: Any) -> None:
     losses, best, greedy = found
     assert losses[-1] < 0.5 * losses[0]
     assert best > greedy
-    # Loss and best path of a sentence are those of all its paths, one by one.
+    # Loss and best path of a sentence equal those over all its paths, one by one.
     rng = np.random.default_rng(1)
     model = vpps.Model(seed=1)
     network = recipe.BiLSTMCRF(model, 9, 3, hidden=32)
@@ -104,7 +104,7 @@ def check_stack_lstm_parser(recipe: ModuleType, found: Any) -> None:
 def check_pointers(recipe: ModuleType, found: Any) -> None:
     losses, right = found
     assert losses[-1] < 0.5 * losses[0]
-    assert right > 0.8  # a guess: one of three to five
+    assert right > 0.8  # guessing would be right once in three to five
     # The loss of a step is the cross entropy of its scores.
     model = vpps.Model(seed=2)
     network = recipe.Pointer(model)
@@ -149,7 +149,7 @@ SMALLER = {"latency": {"hidden": 32, "n_trees": 32, "at_once": 8}}
 
 
 def page_of(name: str) -> Block:
-    """What the page of a program says that it prints."""
+    """Return the block of a program's output on its page."""
     (page,) = [page for page, text in PAGES.items() if re.search(rf"\{{literalinclude\}} (\S*/)?{name}\.py\n", text)]
     printed = re.findall(r"```text\n(.*?)```", PAGES[page], re.DOTALL)[-1]
     return Block(page, 0, "python", "", printed, marks={"numbers": "vary"})
@@ -171,7 +171,7 @@ def test_a_recipe_does_what_it_says(
     recipe = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, name, recipe)
     spec.loader.exec_module(recipe)
-    assert capsys.readouterr().out == ""  # nothing runs when it is imported
+    assert capsys.readouterr().out == ""  # importing it runs nothing
     found = recipe.main(**SMALLER.get(name, {}))
     CHECKS[name](recipe, found)
     page = page_of(name)

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="Sphinx is absent: pip install -e '.[docs]'"),
 ]
 
-# As scripts/docs does it, in a process that may not connect to anything.
+# Builds as scripts/docs does, in a process without network access.
 BUILD = """
 import sys
 def refuse(event, arguments):
@@ -40,7 +40,7 @@ BYTES_OF_A_PICTURE = 300_000
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the built pages."""
+    """Return the folder of the built pages."""
     out = tmp_path_factory.mktemp("site")
     build = subprocess.run(
         [sys.executable, "-c", BUILD, str(ROOT / "docs"), str(out)],
@@ -76,7 +76,7 @@ def test_every_public_name_is_documented(site: Path) -> None:
 
 
 def test_signatures_are_readable(site: Path) -> None:
-    """No alias is expanded, no default is the representation of an object."""
+    """No alias is expanded, and no default is the representation of an object."""
     pages = {page.stem: page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html")}
     heads = {
         (name, head) for name, page in pages.items() for head in re.findall(r"<dt class=\"sig.*?</dt>", page, re.DOTALL)

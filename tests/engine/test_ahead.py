@@ -1,4 +1,4 @@
-"""Kernels made ahead of time: what `specialize` plans for, what it refuses, and that handles compile the same ones."""
+"""Kernels made ahead of time: the plans and refusals of `specialize`; handles compile the same kernels."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TestInstructions:
         assert not any(name.endswith(".sgd") for name in names)
 
     def test_are_those_that_a_launch_has_for_where_its_matrices_are(self) -> None:
-        """Partial tiles are added up with the step, the mean of the losses has no backward."""
+        """The step adds partial tiles, and the mean of the losses has no backward."""
         model, (graph, loss) = tree_lstm(256)
         update = Update(vpps.Adam(), 1, 1, None)
         options = vpps.ChipOptions(groups=1)
@@ -110,7 +110,7 @@ def test_explain_on_cpu_lists_every_parameter_and_what_it_takes(precision: str |
         text = handle.explain()
         handle.fb(*example)
         again = handle.explain()
-        assert again.startswith(text + "peak  ")  # then come memory and cells, and nothing else has changed
+        assert again.startswith(text + "peak  ")  # then come memory and cells, and all else is unchanged
         assert {"cell TreeLSTMSentiment.leaf", "cell TreeLSTMSentiment.inner"} <= set(again.splitlines())
         assert handle.explain() == again
         memory = handle.memory
@@ -134,7 +134,7 @@ class TestHandle:
         with vpps.Handle(model, target="simt", vps=2, example=example) as handle:
             source = handle.source()
             assert "vpps_kernel" in source
-            assert handle.memory.peak == 0  # nothing has been launched
+            assert handle.memory.peak == 0  # before any launch
             handle.fb(*example)
             handle.forward(example[0], [example[1]])
             assert handle.source() == source

@@ -1,4 +1,4 @@
-"""A handle that goes on in another configuration computes what it would have computed."""
+"""Reconfiguring a handle does not change its results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vpps.placement.onchip import ChipOptions
 @pytest.mark.simt
 @pytest.mark.usefixtures("roomy_kernels")
 def test_weights_elsewhere_on_the_chip_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On cpu: tests/fuzz/histories.py."""
+    """tests/fuzz/histories.py tests this on cpu."""
     monkeypatch.setenv("VPPS_SIMT_RACES", "0")  # kernels compile sooner
     shapes = [ChipOptions(), ChipOptions(ownership="round-robin", rpw=1)]
     trained = []

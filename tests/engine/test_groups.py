@@ -1,6 +1,6 @@
 """Groups of virtual processors on simt: every number of groups gives the reference's results, without races.
 
-Training, with weights anywhere on the chip: tests/simt/test_training.py.
+tests/simt/test_training.py trains with weights anywhere on the chip.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vpps.runtime.simt import SimtMachine
 
 pytestmark = pytest.mark.usefixtures("roomy_kernels")
 WIDTH, CLASSES, WORDS = 8, 3, 6
-GROUPS = (2, 4)  # one: tests/simt/test_slots.py
+GROUPS = (2, 4)  # tests/simt/test_slots.py tests a single group
 
 E = vpps.Expression
 Recipe = Callable[["Net", vpps.Graph], list[E]]
@@ -67,7 +67,7 @@ def chain(net: Net, graph: vpps.Graph, state: E, words: Sequence[int]) -> E:
 
 
 def trees(net: Net, graph: vpps.Graph) -> list[E]:
-    """Seven trees of different sizes, a loss at every node."""
+    """Record seven trees of different sizes, with a loss at every node."""
     losses = []
     for size in range(1, 8):
         nodes = net.leaves(graph, *range(size, 2 * size))
@@ -79,18 +79,18 @@ def trees(net: Net, graph: vpps.Graph) -> list[E]:
 
 
 def chains(net: Net, graph: vpps.Graph, start: E | None = None) -> list[E]:
-    """Sequences that begin with the same state: it runs before them."""
+    """Record sequences that begin with one state, which runs before them."""
     start = graph.zeros(WIDTH) if start is None else start
     return [net.loss(chain(net, graph, start, range(k, k + length)), 1) for k, length in enumerate((3, 1, 4, 2, 5))]
 
 
 def shared_start(net: Net, graph: vpps.Graph) -> list[E]:
-    """The same, with a state that is learned: its gradient comes from all groups."""
+    """Record chains from a learned state, whose gradient comes from all groups."""
     return chains(net, graph, *net.leaves(graph, 2))
 
 
 def two_memories(net: Net, graph: vpps.Graph) -> list[E]:
-    """Five queries; a memory joins those that look into it."""
+    """Record five queries; a memory joins those that read it."""
     losses = []
     for queries in (2, 3):
         memory = [net.node(*net.leaves(graph, k, k + 1)) for k in range(4)]
@@ -101,13 +101,13 @@ def two_memories(net: Net, graph: vpps.Graph) -> list[E]:
 
 
 def one_component(net: Net, graph: vpps.Graph) -> list[E]:
-    """Fewer than there are groups."""
+    """Record fewer components than groups."""
     state = chain(net, graph, *net.leaves(graph, 0), [1, 2, 3])
     return [net.loss(state, 0), net.loss(net.node(state, state), 2)]
 
 
 def leaves_alone(net: Net, graph: vpps.Graph) -> list[E]:
-    """No two vertices but a leaf and its loss have to do with each other."""
+    """Record leaves with a loss each and no other connections."""
     return [net.loss(leaf, 2) for leaf in net.leaves(graph, 0, 1, 2, 3, 3, 3)]
 
 
@@ -115,7 +115,7 @@ RECIPES: tuple[Recipe, ...] = (trees, chains, shared_start, two_memories, one_co
 
 
 def scalar_loss(losses: Sequence[E]) -> E:
-    """What joins groups: a sum, a product of losses, a scale."""
+    """Join groups by a sum, a product of losses, and a scale."""
     return vpps.sum(losses) * 0.5 + losses[0] * losses[-1]
 
 
@@ -143,7 +143,7 @@ class Trained:
         return plan.grouping
 
     def check(self, graph: vpps.Graph, losses: Sequence[E], values: Sequence[E]) -> dict[str, NDArray[np.float32]]:
-        """Loss, gradients and values agree with the reference, in training and in inference; returns the gradients."""
+        """Check loss, gradients and values against the reference, in training and inference; returns the gradients."""
         loss = scalar_loss(losses)
         reference = Reference(graph, weights_of(self.net.model))
         expected_loss, expected = float(reference.value(loss)), reference.backward(loss)
@@ -207,7 +207,7 @@ calls = st.lists(
 def test_random_graphs_agree_with_the_reference(
     trained: Trained, parts: list[list[tuple[int, list[int]]]], crossing: list[int], late: list[tuple[int, list[int]]]
 ) -> None:
-    """DAGs that have nothing to do with each other, but for sources that they share and values that cross over."""
+    """DAGs without connections, except shared sources and values that cross over."""
     net, graph = trained.net, vpps.Graph()
     everywhere = [graph.zeros(WIDTH), *net.leaves(graph, 1)]
     everything: list[E] = []
@@ -245,7 +245,7 @@ def test_the_work_of_trees_is_dealt_evenly(trained: Trained) -> None:
 
 @pytest.mark.simt
 def test_a_model_without_matrices_has_groups() -> None:
-    """Its kernel must know of them, too, before any matrix is used."""
+    """The model's kernel must support groups before any matrix is used."""
     graph = vpps.Graph()
     x = graph.input(np.arange(3.0))
     with vpps.Handle(vpps.Model(), target="simt", vps=2, onchip=ChipOptions(groups=2), train=False) as handle:

@@ -1,4 +1,4 @@
-"""The table of a handle's options: its signature and its documentation are the table's."""
+"""The table of a handle's options determines its signature and its documentation."""
 
 from __future__ import annotations
 

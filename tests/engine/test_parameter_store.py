@@ -1,4 +1,4 @@
-"""Weights, moments and counters of model and pool stay in step, whatever comes between."""
+"""Weights, moments and counters of model and pool stay in step through all events."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ pytestmark = pytest.mark.cpu
 
 @contextmanager
 def interrupt_next_launch(handle: vpps.Handle, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The block meets Ctrl-C just before a kernel is launched."""
+    """Interrupt the block by Ctrl-C just before a kernel is launched."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     with patch.context() as context:
-        context.setattr(type(handle._engine.machine), "launch", interrupt)  # it may be another one by then
+        context.setattr(type(handle._engine.machine), "launch", interrupt)  # it may be another machine by then
         with pytest.raises(KeyboardInterrupt):
             yield
 
 
 def test_an_update_that_never_began_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The update after it has its number: bias correction and schedules count updates that were made."""
+    """The next update gets its number: bias correction and schedules count completed updates."""
     net, witness = new(), new()
     with vpps.Handle(net.model, vpps.Adam()) as handle, vpps.Handle(witness.model, vpps.Adam()) as other:
         net.train(handle, range(2))
-        for seed in (2, 2, 3):  # again and again; at once after another launch, too
+        for seed in (2, 2, 3):  # again and again; also right after another launch
             before = handle.sync_get_latest_loss()
             with interrupt_next_launch(handle, monkeypatch):
                 handle.fb(*net.batch(77))
@@ -50,7 +50,7 @@ def test_an_update_that_never_began_leaves_no_trace(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_interrupted_upload_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all that it did not come to, though no weight has changed since the one before."""
+    """The next upload covers all remaining parameters, though no weight has changed since the one before."""
     model = vpps.Model(seed=1)
     a, b = model.parameter("a", (4,), init="normal"), model.parameter("b", (4,), init="normal")
 
@@ -67,7 +67,7 @@ def test_an_interrupted_upload_is_made_again(monkeypatch: pytest.MonkeyPatch) ->
 
     with vpps.Handle(model, train=False) as handle:
         expected = value()
-        handle._engine._bind(accumulate=False)  # all lie elsewhere, as with cells that want other places
+        handle._engine._bind(accumulate=False)  # moves all of them, like cells that need other places
         with monkeypatch.context() as context:
             context.setattr(Distribution, "store_weights", interrupted)
             with pytest.raises(KeyboardInterrupt):

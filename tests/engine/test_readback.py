@@ -1,4 +1,4 @@
-"""Rows come out of the pool as they lie there, however they lie."""
+"""Rows are read from any positions in the pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POOL = np.arange(4096, dtype=np.float32)
 @pytest.mark.parametrize(
     "addresses",
     [
-        [64, 128, 192, 256],  # one behind the other, where rows are 64 floats
+        [64, 128, 192, 256],  # contiguous, if rows are 64 floats
         [512, 64, 1024, 64],  # in any order, one of them twice
         [100, 117, 1030],  # at odd places, and overlapping
         [7],

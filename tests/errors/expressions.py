@@ -1,4 +1,4 @@
-"""Mistakes with expressions, rows and cells."""
+"""Wrong uses of expressions, rows and cells."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.errors.table import read
 
 
 class World:
-    """A model and a graph in which there is something to get wrong."""
+    """A model and a graph for mistakes."""
 
     def __init__(self) -> None:
         self.model = vpps.Model(seed=1)
@@ -38,16 +38,16 @@ class World:
         self.cells["declared"] = vpps.cell(elements={"xs": (8,)})(listed)
 
     def names(self) -> dict[str, Any]:
-        """What the calls of the table may use."""
+        """Return the names that the calls of the table use."""
         return {**globals(), **vars(self), **self.cells, "call": self.call}
 
     def call(self, function: Any, *arguments: Any, **statics: Any) -> Any:
-        """As a cell with the name of the function."""
+        """Call a cell with the name of the function."""
         cell = function if isinstance(function, vpps.Cell) else vpps.cell(function)
         return self.graph.call(cell, *arguments, **statics)
 
     def calls(self) -> None:
-        """Right ones, twice, so that mistakes are calls unlike earlier ones of the same cells."""
+        """Make correct calls, twice, so that mistakes differ from earlier calls of the same cells."""
         x, y, c = self.x, self.y, self.cells
         for _ in range(2):
             c["two"](x, x), c["two"](y, y), c["pairs"]([x], [x]), self.call(c["pairs"], [], [])

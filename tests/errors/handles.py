@@ -1,4 +1,4 @@
-"""Mistakes with models, handles and optimizers."""
+"""Wrong uses of models, handles and optimizers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class World(expressions.World):
     """A model, a graph and a handle.
 
     Args:
-        options: of the handle.
+        options: options of the handle.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -32,7 +32,7 @@ class World(expressions.World):
         return {**super().names(), "loss": self.loss(), "copy": copy, "pickle": pickle, "at_rate": self.at_rate, **made}
 
     def at_rate(self, lr: float) -> None:
-        """Makes a step with another learning rate."""
+        """Make a step with another learning rate."""
         before = self.handle.optimizer.lr
         self.handle.optimizer.lr = lr
         try:
@@ -56,21 +56,21 @@ def closed() -> vpps.Handle:
 
 
 def evaluated() -> tuple[vpps.Handle, vpps.Expression]:
-    """One that evaluated something, and an input of that."""
+    """Return a handle that evaluated something, and an input of it."""
     world = World()
     world.handle.forward(world.graph, [vpps.sum(world.W @ world.image)])
     return world.handle, world.image
 
 
 def kept() -> vpps.Handle:
-    """One that kept the values of a scalar."""
+    """Return a handle that kept the values of a scalar."""
     world = World()
     world.handle.forward(world.graph, [world.loss()], keep=True)
     return world.handle
 
 
 def trained(optimizer: Any = None, trainable: bool = True) -> None:
-    """A step of another model."""
+    """Train another model for a step."""
     world = World(optimizer=optimizer or vpps.SGD(0.1))
     for parameter in world.model:
         parameter.trainable &= trainable
@@ -78,7 +78,7 @@ def trained(optimizer: Any = None, trainable: bool = True) -> None:
 
 
 def strange() -> tuple[vpps.Graph, vpps.Expression]:
-    """A graph over another model."""
+    """Return a graph over another model."""
     other = vpps.Model()
     graph = vpps.Graph()
     row = graph.lookup(other.lookup("strange", (10, 8)), 3)
@@ -86,7 +86,7 @@ def strange() -> tuple[vpps.Graph, vpps.Expression]:
 
 
 def inputs() -> tuple[vpps.Graph, vpps.Expression]:
-    """A graph without parameters."""
+    """Return a graph without parameters."""
     graph = vpps.Graph()
     return graph, vpps.sum(vpps.tanh(graph.input([1.0, 2.0])))
 

@@ -1,4 +1,4 @@
-"""Mistakes with `graph.map`."""
+"""Wrong uses of `graph.map`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ LEVELS = np.array([0, 0, 1, 2], np.int32)
 
 
 class World:
-    """A model with cells, and a graph in which there is something to get wrong.
+    """A model with cells, and a graph for mistakes.
 
     Args:
-        given: arguments of all maps that are not given otherwise.
+        given: default arguments of all maps.
     """
 
     def __init__(self, **given: Any) -> None:
@@ -51,7 +51,7 @@ class World:
         self.leaf, self.inner, self.summed = leaf, inner, summed
 
     def names(self) -> dict[str, Any]:
-        """What the calls of the table may use."""
+        """Return the names that the calls of the table use."""
         helpers = {f.__name__: f for f in (with_child, pushes, vpps.gather, vpps.scatter, vpps.push, vpps.pull)}
         own = {"map": self.map, "nodes": self.nodes, "trees": self.trees, "lists": self.lists, "again": again}
         return {**globals(), **vars(self), **helpers, **own}
@@ -60,16 +60,16 @@ class World:
         return self.graph.map(cells, **self.given | arguments)
 
     def nodes(self, cells: Any = None, **arguments: Any) -> Any:
-        """A map of leaves and inner nodes that is right, but for what is given."""
+        """Make a correct map of leaves and inner nodes, except for the given arguments."""
         right: dict[str, Any] = {"kind": KIND, "children": CHILDREN, "inputs": {"word": WORDS}}
         return self.map([self.leaf, self.inner] if cells is None else cells, **right | arguments)
 
     def trees(self, function: Any, **arguments: Any) -> Any:
-        """A map of one function over a table of children."""
+        """Make a map of one function over a table of children."""
         return self.map(function, **{"children": CHILDREN} | arguments)
 
     def lists(self, function: Any = None, **arguments: Any) -> Any:
-        """One over lists of children; right if no function is given."""
+        """Make a map over lists of children; correct without a function."""
         return self.map(function or self.summed, **{"children": LISTS, "inputs": {"x": self.x}} | arguments)
 
 

@@ -1,4 +1,4 @@
-"""A pool that is too small: the message says what is needed, and nothing is lost."""
+"""A pool that is too small: the message gives the needed size, and nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Every mistake of a user raises the right class before anything runs, and the message says what, where and what to
-do. Afterwards graph, model and handle work as if nothing had happened.
-"""
+"""Every user mistake raises the right class before anything runs. The message names the problem, the place and the
+remedy. Afterwards graph, model and handle work as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ def test_a_mistake_is_explained_and_leaves_the_graph_usable(
         world, later, witness = World(), World(), World()
         later.calls()
         said.add(mistake.explained(world.names()))
-        said |= {mistake.refused(w.names()) for w in (world, later)}  # what the first one cached, or right calls
+        said |= {mistake.refused(w.names()) for w in (world, later)}  # cached by the first mistake, or by correct calls
         loss, expected = world.loss(), witness.loss()
         values = Reference(world.graph, weights_of(world.model)), Reference(witness.graph, weights_of(witness.model))
         assert values[0].value(loss) == values[1].value(expected)
@@ -64,7 +63,7 @@ def test_a_mistake_in_a_map_is_explained_by_both_recorders(
     for recorder in ("python", "compiled"):
         use_recorder(recorder)
         world = maps.World(levels=levels)
-        world.nodes()  # traced, so that compiled code takes over where it can
+        world.nodes()  # traced, so that compiled code can take over
         world.lists()
         before = contents_of(world.graph)
         said.append(mistake.explained(world.names()))
@@ -178,7 +177,7 @@ def test_training_handles_may_follow_one_another_and_forward_only_ones_stand_sid
 
 @pytest.mark.host
 def test_expressions_can_be_kept_in_lists_sets_and_dicts() -> None:
-    """They compare by identity with each other; only a comparison with a number is a mistake."""
+    """Expressions compare by identity with each other; only a comparison with a number is a mistake."""
     world = World()
     items = [world.x, world.y]
     assert items.index(world.y) == 1

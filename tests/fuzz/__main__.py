@@ -20,7 +20,7 @@ import pytest
 
 from tests.fuzz import autograd, sanitized
 from tests.fuzz.minimise import minimise
-from tests.fuzz.program import LINES, Found, outcome, packed, sort_of
+from tests.fuzz.program import LINES, Finding, outcome, packed, sort_of
 from tests.kernels import compile_tails_quickly
 
 KINDS = ("graphs", "maps", "histories", "files", "interruptions", "magnitudes", "constants")
@@ -31,27 +31,27 @@ HANGING = 300
 
 
 def case_of(seed: int, number: int, kinds: tuple[str, ...] = KINDS) -> tuple[str, Any]:
-    """The kind and the data of a case."""
+    """Return the kind and the data of a case."""
     kind = KINDS[number % len(KINDS)]
     return kind, import_module(f"tests.fuzz.{kind}").draw(Random(f"{seed}/{number}"))
 
 
-def finding(case: Any) -> Found | None:
-    """What is wrong with a case, if anything is."""
+def finding(case: Any) -> Finding | None:
+    """Return the finding of a case, or None."""
     try:
         case.check()
-    except Found as found:
+    except Finding as found:
         return found
     except Exception as error:  # making the case failed: a call that should be accepted
         program = case.program() if hasattr(case, "program") else []
-        found = Found(f"{type(error).__name__}: {error}", program)
+        found = Finding(f"{type(error).__name__}: {error}", program)
         found.__cause__ = error
         return found
     return None
 
 
-def smaller(case: Any, found: Found, seconds: float = SHRINKING) -> tuple[Any, Found]:
-    """A smaller case with the same finding."""
+def smaller(case: Any, found: Finding, seconds: float = SHRINKING) -> tuple[Any, Finding]:
+    """Return a smaller case with the same finding."""
     latest = [found]
 
     def fails(changed: Any) -> bool:
@@ -64,8 +64,8 @@ def smaller(case: Any, found: Found, seconds: float = SHRINKING) -> tuple[Any, F
     return minimise(case, fails, seconds), latest[0]
 
 
-def report(number: int, kind: str, seed: int, case: Any, found: Found) -> None:
-    """Makes the case smaller, and prints it as a program."""
+def report(number: int, kind: str, seed: int, case: Any, found: Finding) -> None:
+    """Shrink the case, and print it as a program."""
     case, found = smaller(case, found)
     program = packed(found.program)
     with tempfile.TemporaryDirectory() as folder:
@@ -78,10 +78,10 @@ def report(number: int, kind: str, seed: int, case: Any, found: Found) -> None:
 
 
 def main() -> int:
-    """Runs cases until the time is over; 1 where something was found."""
+    """Run cases until the time is over; returns 1 if there are findings."""
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description="Random cases against oracles.")
-    parser.add_argument("--minutes", type=float, default=1.0, help="how long (default 1)")
-    parser.add_argument("--seed", type=int, help="of all cases; by default another one each time")
+    parser.add_argument("--minutes", type=float, default=1.0, help="duration (default 1)")
+    parser.add_argument("--seed", type=int, help="seed of all cases (default: a new one each time)")
     parser.add_argument("--only", choices=KINDS, help="cases of one kind")
     parser.add_argument("--case", type=int, help="one case, by its number")
     parser.add_argument("--sanitize", action="store_true", help="planner and recorder check every access (slow)")
@@ -127,7 +127,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("VPPS_TUNING", "0")  # what was measured on this machine is not what cases expect
+    os.environ.setdefault("VPPS_TUNING", "0")  # cases do not depend on measurements of this machine
     compile_tails_quickly(pytest.MonkeyPatch())
     if sys.argv[1:2] in (["scripts"], ["ranks"]):
         sys.exit(import_module(f"tests.fuzz.{sys.argv[1]}").main(sys.argv[2:]))

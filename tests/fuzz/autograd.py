@@ -1,6 +1,5 @@
-"""The same programs in PyTorch, float64, where it is installed: every call is executed as it is met, without cells, and
-PyTorch's autograd gives the gradients. A second opinion on the reference, which shares tracing and op table with vpps.
-"""
+"""Runs the same programs in PyTorch, float64, if it is installed: call by call, without cells. PyTorch's autograd gives
+the gradients. This is a second check of the reference, which shares tracing and op table with vpps."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ TOLERANCE = 1e-6
 
 
 class _List(list[Any]):
-    """A list argument; it knows the shape of its elements, which may be none."""
+    """A list argument with its elements' shape, as the list may be empty."""
 
     def __init__(self, elements: Sequence[Any], shape: tuple[int, ...]) -> None:
         super().__init__(elements)
@@ -25,7 +24,7 @@ class _List(list[Any]):
 
 
 def losses(lines: list[str], weights: Mapping[str, Any]) -> tuple[float, dict[str, Any]]:
-    """The loss of a program and its gradients by name, where parameters have these weights. Dropout is off."""
+    """Return the loss of a program and its gradients by name, with these weights. Dropout is off."""
     import torch
 
     made: dict[str, Any] = {}

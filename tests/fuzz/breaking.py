@@ -1,4 +1,4 @@
-"""Ways to break a verified script: words changed, instructions taken out, moved, given to another virtual processor."""
+"""Ways to break a verified script: change words; remove or move instructions; give them to other virtual processors."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ WORD = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """An instruction of a stream, with the period that it was written for."""
+    """An instruction of a stream, with its original period."""
 
     words: Words
     period: int
 
 
-class Broken:
+class BrokenScript:
     """A script that is being broken.
 
     Attributes:
-        told: what was done to it, a line each.
+        told: a line per change.
     """
 
     def __init__(self, subject: Subject, rng: random.Random) -> None:
@@ -38,29 +38,29 @@ class Broken:
         self.script: Words = subject.script.copy()
         self.layout: MemoryMap = subject.layout
         self.told: list[str] = []
-        self.slots = range(HEADER_WORDS, HEADER_WORDS + subject.layout.n_vps)  # where the entry points are
+        self.slots = range(HEADER_WORDS, HEADER_WORDS + subject.layout.n_vps)  # positions of the entry points
         self._origin: dict[int, int] = {}
         self._subject = subject
 
     def origin(self, position: int) -> str:
-        """The user's words for a position."""
+        """Return the user's words for a position."""
         return self._subject.origin(self._origin.get(position, position))
 
     # ---- places
 
     def choose_slots(self) -> list[int]:
-        """Entry points of one virtual processor, or of all that share its stream."""
+        """Choose entry points of one virtual processor, or of all that share its stream."""
         slot = self.rng.choice(self.slots)
         if self.rng.random() < 0.5:
             return [slot]
         return [s for s in self.slots if self.script[s] == self.script[slot]]
 
     def stream(self, slot: int) -> list[Decoded]:
-        """The instructions from an entry point on."""
+        """Return the instructions from an entry point on."""
         return list(instructions(self.script, int(self.script[slot])))
 
     def pieces(self, slot: int) -> list[Piece]:
-        """The same, to be put together anew."""
+        """Return the stream as pieces, to be reassembled."""
         positions, numbers = self.layout.periods.T
         found = []
         for d in self.stream(slot):
@@ -70,10 +70,10 @@ class Broken:
         return found
 
     def enter(self, slots: list[int], pieces: list[Piece], of: list[int]) -> None:
-        """Let virtual processors begin at a stream that is put behind the script.
+        """Let virtual processors begin at a stream that is appended to the script.
 
         Args:
-            of: where its instructions were before.
+            of: original positions of its instructions.
         """
         start = len(self.script)
         ends = start + np.cumsum([len(p.words) for p in pieces])
@@ -86,7 +86,7 @@ class Broken:
         self._origin.update((at, self._origin.get(o, o)) for at, o in zip(begins, of, strict=True))
 
     def instruction(self, suits: Callable[[Decoded], bool] = lambda d: True) -> Decoded | None:
-        """An instruction that is to be changed: for all whose stream it is in, or for one in a stream of its own."""
+        """Choose an instruction to change: for all that share its stream, or for one in a stream of its own."""
         slots = self.choose_slots()
         found = [i for i, d in enumerate(self.stream(slots[0])) if suits(d)]
         if not found:
@@ -100,7 +100,7 @@ class Broken:
         return self.slots.index(slot)
 
     def put(self, position: int, value: int) -> None:
-        """Change a word."""
+        """Set a word of the script."""
         self.script[position] = value % WORD
 
     def tell(self, d: Decoded, what: str) -> None:
@@ -111,7 +111,7 @@ class Broken:
 
 
 def places(d: Decoded) -> Iterator[tuple[str, Kind, int]]:
-    """(name, kind, position) of the fields of an instruction; segments and views each by itself."""
+    """Yield (name, kind, position) of the fields of an instruction; segments and views one by one."""
     at = d.position + HEAD_WORDS
     for f in d.instruction.fields:
         value = d.fields[f.name]
@@ -127,15 +127,15 @@ def near(rng: random.Random, value: int, steps: tuple[int, ...]) -> int:
 OPERANDS = (Kind.OPERAND, Kind.SEGMENTS, Kind.VIEWS)
 
 
-Mutation = Callable[["Broken"], bool]
-"""Breaks a script; False if there is nothing to break in this way."""
+Mutation = Callable[["BrokenScript"], bool]
+"""Breaks a script; returns False if this change does not apply."""
 
 
 def of_instruction(suits: Callable[[Decoded], bool] = lambda d: True) -> Callable[[Callable[..., None]], Mutation]:
-    """A mutation of an instruction that suits."""
+    """Return a decorator for mutations of a suitable instruction."""
 
-    def mutation(change: Callable[[Broken, Decoded], None]) -> Mutation:
-        def mutate(b: Broken) -> bool:
+    def mutation(change: Callable[[BrokenScript, Decoded], None]) -> Mutation:
+        def mutate(b: BrokenScript) -> bool:
             if d := b.instruction(suits):
                 change(b, d)
             return d is not None
@@ -146,11 +146,11 @@ def of_instruction(suits: Callable[[Decoded], bool] = lambda d: True) -> Callabl
 
 
 def of_place(*kinds: Kind) -> Callable[[Callable[..., None]], Mutation]:
-    """A mutation of a field of such a kind: `change(b, d, name, at)`."""
+    """Return a decorator for mutations of a field of such a kind: `change(b, d, name, at)`."""
 
-    def mutation(change: Callable[[Broken, Decoded, str, int], None]) -> Mutation:
+    def mutation(change: Callable[[BrokenScript, Decoded, str, int], None]) -> Mutation:
         @of_instruction(lambda d: any(kind in kinds for _, kind, _ in places(d)))
-        def mutate(b: Broken, d: Decoded) -> None:
+        def mutate(b: BrokenScript, d: Decoded) -> None:
             name, _, at = b.rng.choice([p for p in places(d) if p[1] in kinds])
             change(b, d, name, at)
 
@@ -160,13 +160,13 @@ def of_place(*kinds: Kind) -> Callable[[Callable[..., None]], Mutation]:
 
 
 @of_place(*OPERANDS)
-def address(b: Broken, d: Decoded, name: str, at: int) -> None:
-    """An operand, a segment or a view somewhere else."""
+def address(b: BrokenScript, d: Decoded, name: str, at: int) -> None:
+    """Move an operand, a segment or a view."""
     value, mode = int(b.script[at]), int(b.script[at + 1])
     match b.rng.randrange(4):
         case 0:
             new = near(b.rng, value, (d.width or 1, (mode & OFFSET_MASK) or 1, 16))
-        case 1:  # where another one lies
+        case 1:  # to the place of another one
             others = [o for e in b.stream(b.slots[0]) for _, k, o in places(e) if k in OPERANDS]
             new = int(b.script[b.rng.choice(others)])
         case 2:
@@ -178,8 +178,8 @@ def address(b: Broken, d: Decoded, name: str, at: int) -> None:
 
 
 @of_place(*OPERANDS)
-def mode(b: Broken, d: Decoded, name: str, at: int) -> None:
-    """A stride, an offset, or a bit of an operand's mode."""
+def mode(b: BrokenScript, d: Decoded, name: str, at: int) -> None:
+    """Change a stride, an offset, or a bit of an operand's mode."""
     old = int(b.script[at + 1])
     new = b.rng.choice((
         old ^ INDEXED,
@@ -193,8 +193,8 @@ def mode(b: Broken, d: Decoded, name: str, at: int) -> None:
     b.tell(d, f"mode {old:#x} of {name} became {new % WORD:#x}")
 
 
-def list_entry(b: Broken) -> bool:
-    """A word of an index list, or of data."""
+def list_entry(b: BrokenScript) -> bool:
+    """Change a word of an index list, or of data."""
     start, stop = b.rng.choice(b.layout.lists.tolist())
     if start == stop:
         return False
@@ -217,8 +217,8 @@ def list_entry(b: Broken) -> bool:
 
 
 @of_instruction(lambda d: d.width > 0)
-def count(b: Broken, d: Decoded) -> None:
-    """Rows, width or parts."""
+def count(b: BrokenScript, d: Decoded) -> None:
+    """Change rows, width or parts."""
     k = b.rng.choice((2, 2, 3, 3, 4))
     old = int(b.script[d.position + k])
     new = b.rng.choice((near(b.rng, old, (2, 8)), 0, old * 2, old // 2, b.rng.randrange(300), b.rng.randrange(WORD)))
@@ -227,16 +227,16 @@ def count(b: Broken, d: Decoded) -> None:
 
 
 @of_instruction()
-def flag(b: Broken, d: Decoded) -> None:
-    """Who owns what, and what is added."""
+def flag(b: BrokenScript, d: Decoded) -> None:
+    """Change owners, or the addition to a result."""
     bit = b.rng.choice((*Flag, Flag.ROWS, Flag.ALONE, Flag.TURNS, 1 << b.rng.randrange(16)))
     b.put(d.position, int(b.script[d.position]) ^ int(bit) << 16)
     b.tell(d, f"flag {bit!r} flipped")
 
 
 @of_instruction()
-def opcode(b: Broken, d: Decoded) -> None:
-    """Another instruction; often of the same form."""
+def opcode(b: BrokenScript, d: Decoded) -> None:
+    """Use another opcode; often of the same form."""
     alike = [i for i in TABLE if i.form == d.instruction.form and i is not d.instruction]
     used = [e.instruction for e in b.stream(b.slots[0])]
     new = b.rng.choice(b.rng.choice([x for x in (alike, used, list(TABLE)) if x]))
@@ -245,13 +245,13 @@ def opcode(b: Broken, d: Decoded) -> None:
 
 
 @of_place(Kind.LIST, Kind.WORD, Kind.FLOAT)
-def field(b: Broken, d: Decoded, name: str, at: int) -> None:
-    """A word that is no operand: an address, a list, a number of columns, of a matrix, of a tail."""
+def field(b: BrokenScript, d: Decoded, name: str, at: int) -> None:
+    """Change a word that is no operand: an address, a list, a number of columns, of a matrix, of a tail."""
     old = int(b.script[at])
     match b.rng.randrange(4):
         case 0:
             new = near(b.rng, old, (2, 16, d.width or 1))
-        case 1:  # what another one has there
+        case 1:  # another instruction's word
             same = [o for e in b.stream(b.slots[0]) for m, _, o in places(e) if m == name]
             new = int(b.script[b.rng.choice(same or [at])])
         case 2:
@@ -262,8 +262,8 @@ def field(b: Broken, d: Decoded, name: str, at: int) -> None:
     b.tell(d, f"{name} {old} became {new % WORD}")
 
 
-def repeated(b: Broken) -> bool:
-    """Segments and views: how wide one is, what is done with it, two exchanged, one more or fewer."""
+def repeated(b: BrokenScript) -> bool:
+    """Change segments and views: a width, an action, an exchange of two, one more or fewer."""
     d = b.instruction(lambda d: any(f.kind.repeated for f in d.instruction.fields))
     if d is None:
         return False
@@ -288,23 +288,23 @@ def repeated(b: Broken) -> bool:
 
 
 @of_instruction()
-def length(b: Broken, d: Decoded) -> None:
-    """How many words an instruction has."""
+def length(b: BrokenScript, d: Decoded) -> None:
+    """Change the number of words of an instruction."""
     b.put(d.position + 1, b.rng.choice((near(b.rng, d.words, (2, 3)), 0, b.rng.randrange(4000), b.rng.randrange(WORD))))
     b.tell(d, f"{d.words} words became {b.script[d.position + 1]}")
 
 
 @of_instruction()
-def bit(b: Broken, d: Decoded) -> None:
-    """Any bit of any word that is executed."""
+def bit(b: BrokenScript, d: Decoded) -> None:
+    """Flip any bit of any executed word."""
     at = d.position + b.rng.randrange(d.words)
     which = b.rng.randrange(32)
     b.put(at, int(b.script[at]) ^ 1 << which)
     b.tell(d, f"bit {which} of word {at - d.position} flipped")
 
 
-def header(b: Broken) -> bool:
-    """The script's first words, or where a virtual processor begins."""
+def header(b: BrokenScript) -> bool:
+    """Change the script's first words, or a virtual processor's entry point."""
     slots = b.slots
     if b.rng.random() < 0.2:
         at, new = b.rng.randrange(HEADER_WORDS), b.rng.randrange(20)
@@ -317,8 +317,8 @@ def header(b: Broken) -> bool:
     return True
 
 
-def swapped_owners(b: Broken) -> bool:
-    """Two virtual processors have each other's streams."""
+def swapped_owners(b: BrokenScript) -> bool:
+    """Exchange the streams of two virtual processors."""
     slots = b.slots
     if len(slots) < 2:
         return False
@@ -338,8 +338,8 @@ def _is(*names: str) -> Callable[[Decoded], bool]:
 
 
 @of_instruction(_is("barrier", "wait", "signal"))
-def wait_target(b: Broken, d: Decoded) -> None:
-    """A wait that waits for fewer or more signals, or for none; a signal or a wait at another counter."""
+def wait_target(b: BrokenScript, d: Decoded) -> None:
+    """Change the number of signals of a wait, or the counter of a signal or a wait."""
     if d.instruction.name == "signal" or b.rng.random() < 0.2:
         k, new = 0, b.rng.choice((0, 1, 2, 3, 7, 8, 9, b.rng.randrange(100), b.rng.randrange(WORD)))
     else:
@@ -350,8 +350,8 @@ def wait_target(b: Broken, d: Decoded) -> None:
     b.tell(d, f"{('counter', 'target')[k]} became {new % WORD}")
 
 
-def half_barrier(b: Broken) -> bool:
-    """Only the signal, or only the wait, of a barrier is left; or a signal or wait is the other."""
+def half_barrier(b: BrokenScript) -> bool:
+    """Keep only the signal or only the wait of a barrier; or exchange a signal and a wait."""
     slots = b.choose_slots()
     stream, pieces = b.stream(slots[0]), b.pieces(slots[0])
     found = [i for i, d in enumerate(stream) if d.instruction.name in ("barrier", "wait", "signal")]
@@ -375,9 +375,9 @@ def half_barrier(b: Broken) -> bool:
 
 
 def _edited(
-    b: Broken, suits: Callable[[Decoded], bool], edit: Callable[[list[int], int], tuple[list[int], str] | None]
+    b: BrokenScript, suits: Callable[[Decoded], bool], edit: Callable[[list[int], int], tuple[list[int], str] | None]
 ) -> bool:
-    """A stream in another order: `edit(indices, i)` gives the new order around the chosen instruction i."""
+    """Reorder a stream: `edit(indices, i)` gives the new order around the chosen instruction i."""
     slots = b.choose_slots()
     stream, pieces = b.stream(slots[0]), b.pieces(slots[0])
     found = [i for i, d in enumerate(stream) if suits(d)]
@@ -393,18 +393,18 @@ def _edited(
     return True
 
 
-def drop(b: Broken, suits: Callable[[Decoded], bool] = lambda d: True) -> bool:
-    """An instruction less."""
+def drop(b: BrokenScript, suits: Callable[[Decoded], bool] = lambda d: True) -> bool:
+    """Remove an instruction from a stream."""
     return _edited(b, suits, lambda order, i: (order[:i] + order[i + 1 :], "dropped"))
 
 
-def double(b: Broken) -> bool:
-    """An instruction twice."""
+def double(b: BrokenScript) -> bool:
+    """Repeat an instruction once."""
     return _edited(b, lambda d: True, lambda order, i: (order[: i + 1] + order[i:], "doubled"))
 
 
-def exchange(b: Broken) -> bool:
-    """Two instructions in each other's places."""
+def exchange(b: BrokenScript) -> bool:
+    """Exchange the places of two instructions."""
 
     def edit(order: list[int], i: int) -> tuple[list[int], str] | None:
         j = i + 1 if b.rng.random() < 0.5 else b.rng.randrange(len(order))
@@ -416,8 +416,8 @@ def exchange(b: Broken) -> bool:
     return _edited(b, lambda d: True, edit)
 
 
-def move(b: Broken, suits: Callable[[Decoded], bool] = lambda d: True) -> bool:
-    """An instruction earlier or later."""
+def move(b: BrokenScript, suits: Callable[[Decoded], bool] = lambda d: True) -> bool:
+    """Move an instruction earlier or later."""
 
     def edit(order: list[int], i: int) -> tuple[list[int], str]:
         to = b.rng.randrange(len(order)) if b.rng.random() < 0.3 else i + b.rng.choice((-3, -2, -1, 1, 2, 3))
@@ -428,8 +428,8 @@ def move(b: Broken, suits: Callable[[Decoded], bool] = lambda d: True) -> bool:
     return _edited(b, suits, edit)
 
 
-def give(b: Broken) -> bool:
-    """An instruction goes to another virtual processor, or is there as well."""
+def give(b: BrokenScript) -> bool:
+    """Move or copy an instruction to another virtual processor."""
     slots = b.slots
     if len(slots) < 2:
         return False
@@ -477,23 +477,23 @@ MUTATIONS: dict[str, Mutation] = {
 TWICE = "two at once"
 
 
-def broken(subject: Subject, seed: int, number: int) -> tuple[str, Broken]:
-    """(mutation, script) of a number: always the same one for the same seed."""
+def broken(subject: Subject, seed: int, number: int) -> tuple[str, BrokenScript]:
+    """Return (mutation, script) of a number: the same for the same seed."""
     rng = random.Random(f"{subject.name}/{seed}/{number}")
     for _ in range(100):
         name = rng.choice([*MUTATIONS, TWICE])
         names = rng.choices(list(MUTATIONS), k=2) if name == TWICE else [name]
-        b = Broken(subject, rng)
+        b = BrokenScript(subject, rng)
         try:
             if all(MUTATIONS[n](b) for n in names) and not _same(b, subject):
                 return name, b
-        except ScriptError:  # a second change to what is no script any more
+        except ScriptError:  # a second change to an already invalid script
             continue
     raise AssertionError(f"nothing breaks {subject.name}")
 
 
-def _same(b: Broken, subject: Subject) -> bool:
-    """Whether it is still what it was: all virtual processors execute the same words, and lists are the same."""
+def _same(b: BrokenScript, subject: Subject) -> bool:
+    """Return True if nothing has changed: all virtual processors execute the same words, and lists are the same."""
     n = len(subject.script)
     if not np.array_equal(
         b.script[HEADER_WORDS + subject.layout.n_vps : n], subject.script[HEADER_WORDS + subject.layout.n_vps :]

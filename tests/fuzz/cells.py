@@ -1,6 +1,4 @@
-"""Random cells as data, and the source of the function that a cell is: tests, the fuzz and its printed programs use the
-same text.
-"""
+"""Random cells as data, and the source of a cell's function: tests, fuzzing and printed programs use the same text."""
 
 from __future__ import annotations
 
@@ -11,9 +9,9 @@ from typing import NamedTuple
 
 WIDTHS = (3, 8, 32, 70)  # narrower than a panel, one, several panels, and a rest
 SHAPES = {3: (3, 1), 8: (2, 4), 32: (4, 8), 70: (10, 7)}  # vectors of these widths as matrices
-ROWS = 6  # of a table
+ROWS = 6  # rows of a table
 
-# Values a, b; lists X, Y; parameters by letter, number and width, the number drawn.
+# Values a, b; lists X, Y; parameters by letter, number and width. The number is drawn.
 PLAIN = (
     "vpps.tanh({a} + {b})",
     "vpps.sigmoid({a}) * {b}",
@@ -69,7 +67,7 @@ LISTS = (
 
 
 class Op(NamedTuple):
-    """An operation: which one, of which values, with which parameters. Any ints do."""
+    """An operation: its index, its values, its parameters. Any ints will do."""
 
     which: int
     a: int
@@ -78,16 +76,16 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """What a random cell is made of: vectors of one width, lists of them, perhaps a row of a table, to such vectors.
+    """The contents of a random cell: vectors of one width, lists of them and optionally a table row, to such vectors.
 
     Attributes:
         width: an index of `WIDTHS`.
-        vectors: how many vector arguments.
-        lists: how many list arguments.
-        row: whether there is an int argument, a row of a table.
-        own: whether a vector argument "x" comes last.
-        ops: what is computed, each from the arguments and what came before.
-        results: which of the values are results, besides the last one (counted from there).
+        vectors: number of vector arguments.
+        lists: number of list arguments.
+        row: True for an int argument, a row of a table.
+        own: True if a vector argument "x" comes last.
+        ops: operations, each on the arguments and earlier results.
+        results: further results besides the last value (counted from there).
     """
 
     width: int
@@ -100,17 +98,17 @@ class Cell:
 
     @property
     def w(self) -> int:
-        """The width."""
+        """Return the cell's width."""
         return WIDTHS[self.width % len(WIDTHS)]
 
     @property
     def arguments(self) -> list[str]:
-        """Their names."""
+        """Return the arguments' names."""
         named = [f"v{i}" for i in range(self.vectors)] + [f"xs{i}" for i in range(self.lists)]
         return named + ["row"] * self.row + ["x"] * self.own
 
     def source(self, name: str) -> list[str]:
-        """The cell as lines of Python; parameters are free names, which `declarations` makes."""
+        """Return the cell as lines of Python; parameters are free names, which `declarations` makes."""
         w, arguments = self.w, self.arguments
         (r, c), lists = SHAPES[w], [f"xs{i}" for i in range(self.lists)]
         lines: list[str] = []
@@ -146,14 +144,14 @@ PRODUCTS = tuple(k for k, text in enumerate(PLAIN) if "{W}" in text)
 
 
 def draw(random: Random, widths: int = len(WIDTHS), *, ops: int = 9, results: int = 3, products: bool = False) -> Cell:
-    """A random cell.
+    """Return a random cell.
 
     Args:
-        random: where from.
-        widths: how many of `WIDTHS` there are to choose from.
+        random: source of random numbers.
+        widths: number of `WIDTHS` to choose from.
         ops: most operations.
-        results: fewer results than so many, besides the last value.
-        products: of products of a few vectors alone, as wide as it takes for them to be one.
+        results: upper limit (exclusive) of results besides the last value.
+        products: True for only products of a few vectors, wide enough for them to be one product.
     """
     vectors, lists = random.choice((0, 1, 1, 2, 2, 3)), random.choice((0, 0, 1, 2))
     width, made = random.randrange(widths), draw_ops(random, ops)
@@ -165,7 +163,7 @@ def draw(random: Random, widths: int = len(WIDTHS), *, ops: int = 9, results: in
 
 
 def draw_ops(random: Random, most: int) -> tuple[Op, ...]:
-    """Some operations."""
+    """Draw some random operations."""
     n = random.randint(1, most)
     return tuple(Op(random.randrange(200), random.randrange(100), random.randrange(100)) for _ in range(n))
 
@@ -174,7 +172,7 @@ _NAME = re.compile(r"\b([EWUTLBp])(\d)_(\d+)\b")
 
 
 def declarations(lines: list[str]) -> list[str]:
-    """Lines that declare the parameters which these use, of `model`."""
+    """Return lines that declare the parameters of these lines, of `model`."""
     found = sorted({m.groups() for line in lines for m in _NAME.finditer(line)})
     made = []
     for letter, number, width in found:

@@ -1,5 +1,5 @@
-"""Constants that change from step to step, of bare ops, of cells defined anew and of keyword arguments: the bits of the
-same ops in the other forms, and those of programs of their own in a handle of its own."""
+"""Constants that change from step to step, of bare ops, of cells defined anew and of keyword arguments. All forms have
+equal bits, also to programs of their own in a handle of their own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from unittest.mock import patch
 
-from tests.fuzz.program import Found, execute
+from tests.fuzz.program import Finding, execute
 from vpps.record import trace
 
 OPS = (
@@ -21,7 +21,7 @@ OPTIONS = "'cpu'", "'cpu', vps=2", "'cpu', schedule='paper'", "'cpu', passes=vpp
 
 @dataclass(frozen=True)
 class Constants:
-    """Ops one after the other, their constants at each step, and target and options of the handle."""
+    """Consecutive ops with their constants at each step, and target and options of the handle."""
 
     ops: tuple[int, ...]
     steps: tuple[tuple[float, ...], ...]
@@ -29,7 +29,7 @@ class Constants:
     seed: int
 
     def program(self) -> list[str]:
-        """`run(handle, k)`: gradients and values of step k, of all forms; of two of them also with other constants."""
+        """Return `run(handle, k)`: gradients and values of step k, of all forms; two forms also get other constants."""
         return [
             "import numpy as np, vpps",
             f"data = np.random.default_rng({self.seed}).normal(size=(3, 5))",
@@ -58,22 +58,22 @@ class Constants:
         ]
 
     def check(self) -> None:
-        """Raises Found."""
+        """Raise Finding if bits differ."""
         made = execute(lines := self.program())
         if made["made"]:
-            raise Found(f"other constants made {made['made']} programs", lines)
+            raise Finding(f"other constants made {made['made']} programs", lines)
         for gradients, values in made["found"]:
             for bits in [values] if len(OPS) - 1 in self.ops else [gradients, values]:
                 if bits[:2] != bits[2:4] or bits[:2] != bits[4:6]:
-                    raise Found("the bits of constants of bare ops and in cells differ", lines)
+                    raise Finding("the bits of constants of bare ops and in cells differ", lines)
         with patch.object(trace, "_OPEN", ()):
             apart = execute(lines)
         if apart["found"] != made["found"]:
-            raise Found("with a program for each value the bits are others", lines)
+            raise Finding("bits differ from those of a program for each value", lines)
 
 
 def draw(random: Random) -> Constants:
-    """A case."""
+    """Draw a random case."""
     ops = tuple(random.randrange(len(OPS)) for _ in range(random.randint(1, 5)))
     steps = tuple(tuple(random.choice(VALUES) for _ in ops) for _ in range(3))
     return Constants(ops, steps, random.choice(OPTIONS), random.randrange(1000))

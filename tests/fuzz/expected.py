@@ -1,4 +1,4 @@
-"""Training in NumPy, float64: what updates, accumulated gradients and averages should give."""
+"""Training in NumPy, float64: the expected results of updates, accumulated gradients and averages."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Arrays = dict[str, np.ndarray[Any, np.dtype[np.float64]]]
 
 
 class Expected:
-    """What the model should be: dense arrays, nothing lazy but the rows of tables that an update touches.
+    """The expected model: dense arrays, lazy only for table rows that an update touches.
 
     Args:
-        model: whose parameters they are, and which of them are trained.
+        model: gives the parameters, and which of them are trained.
         rule: the optimizer.
-        decay: of the averages.
+        decay: decay of the averages.
         clip: bound of the norm of all gradients.
-        noise: standard deviation of relative errors in all gradients, to see what rounding may do.
+        noise: standard deviation of relative errors in all gradients, to estimate the effect of rounding.
 
     Attributes:
-        explodes: gradients were so large that their bounds may be beyond 2^60, and their step left out.
+        explodes: True if gradients were so large that their bounds may exceed 2^60, which skips their step.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Expected:
         self.weights: Arrays = {}
         self.moments: dict[str, list[np.ndarray[Any, Any]]] = {}
         self.averages: Arrays = {}
-        self.averaged: set[str] = set()  # since an update moved them; before it, averages are the weights
+        self.averaged: set[str] = set()  # changed by an update; before it, averages are the weights
         self.updates = 0
         self.counts: dict[str, int] = {}  # steps of each parameter
         self.explodes = False
@@ -47,7 +47,7 @@ class Expected:
         self.discard()
 
     def declare(self) -> None:
-        """Begin with those parameters of the model that are new."""
+        """Add those parameters of the model that are new."""
         for p in (p for p in self.model if p.name not in self.weights):
             self.weights[p.name] = weights = p.numpy().astype(np.float64)
             self.moments[p.name] = [np.zeros_like(weights) for _ in self.rule.moments]
@@ -59,13 +59,13 @@ class Expected:
         self.rows: dict[str, set[int]] = {}
 
     def accumulate(self, graph: vpps.Graph, loss: vpps.Expression, shard: int = 0) -> float:
-        """Add the gradients of a call, or of a shard of it, whose loss this gives."""
+        """Add the gradients of a call, or of a shard of it; returns its loss."""
         self.calls += not shard
         key = launch_key(self.model.seed, self.updates + 1, self.calls - 1)
         reference = Reference(graph, self.weights, key, shard)
         for name, gradient in reference.backward(loss).items():
             p = self.model[name]
-            if name not in reference.reached:  # its gradient is none, which is not zero
+            if name not in reference.reached:  # a missing gradient is not zero
                 continue
             self.explodes |= not np.abs(gradient).max(initial=0) < 2**30
             if p.trainable:
@@ -97,7 +97,7 @@ class Expected:
         self.discard()
 
     def state(self) -> dict[str, Any]:
-        """A copy of all that training changes, as a checkpoint keeps it."""
+        """Return a copy of the trained state, as in a checkpoint."""
         names = "weights", "moments", "averages", "averaged", "updates", "counts", "calls", "sums", "rows"
         return copy.deepcopy({name: getattr(self, name) for name in names})
 
@@ -115,5 +115,5 @@ class Expected:
         self.averages[name] = self.weights[name].copy()
 
     def average(self, p: vpps.Parameter) -> np.ndarray[Any, Any]:
-        """Its average, or the weights where it is not trained."""
+        """Return its average, or the weights if it is not trained."""
         return self.averages[p.name] if p.trainable else self.weights[p.name]

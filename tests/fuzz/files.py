@@ -1,4 +1,4 @@
-"""Damaged files of every format: what reads them refuses them with an error of vpps, or what it reads is sound."""
+"""Damaged files of every format: their readers raise an error of vpps, or return a valid result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 import vpps
 from tests.data import damage
-from tests.fuzz.program import Found
+from tests.fuzz.program import Finding
 from vpps.data import GraphSet
 from vpps.model import checkpoint
 from vpps.model.learned_policy import Automaton, Encoding, LearnedPolicy, LearnedRecurrence
@@ -54,9 +54,9 @@ class File:
 
     Attributes:
         form: name of a reader, "graphs", "checkpoint", or "tuning".
-        how: it was damaged; "sealed" with right checksums.
-        content: of the file.
-        compressed: whether it is one of gzip.
+        how: kind of damage; "sealed" keeps checksums correct.
+        content: content of the file.
+        compressed: True for a gzip file.
     """
 
     form: str
@@ -65,7 +65,7 @@ class File:
     compressed: bool = False
 
     def check(self) -> None:
-        """Raises Found."""
+        """Raise Finding if the outcome is wrong."""
         with tempfile.TemporaryDirectory() as folder:
             suffix = {"tuning": ".json"}.get(self.form, ".txt") + ".gz" * self.compressed
             path = Path(folder) / f"case{suffix}"
@@ -83,10 +83,10 @@ class File:
                 self._read(path)
             except Exception as error:
                 word = "accepted: " if isinstance(error, AssertionError) else f"{type(error).__name__}: "
-                raise Found(f"{self.form}: {word}{error}".replace(folder, ""), shown) from error
+                raise Finding(f"{self.form}: {word}{error}".replace(folder, ""), shown) from error
 
     def call(self, path: str) -> str:
-        """What reads it, as text."""
+        """Return the reading call as text."""
         if self.form == "graphs":
             return f"print(vpps.data.GraphSet.load({path}).stat())"
         if self.form == "checkpoint":
@@ -112,7 +112,7 @@ class File:
                 vpps.Model.load(path)
             else:
                 right = examples()["checkpoint"][0]
-                assert {k: w.tobytes() for k, w in model.numpy().items()} == right, "other weights, without a word"
+                assert {k: w.tobytes() for k, w in model.numpy().items()} == right, "other weights, without an error"
         elif self.form == "tuning":
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("VPPS_TUNING", str(path))
@@ -127,7 +127,7 @@ class File:
             assert graphs.stat()
             graphs.save(path.with_name("again"))
             again = GraphSet.load(path.with_name("again"))
-            assert damage.content_of(again) == damage.content_of(graphs), "saved and loaded it is another one"
+            assert damage.content_of(again) == damage.content_of(graphs), "differs after saving and loading"
 
 
 def _names(error: Exception, path: Path) -> None:
@@ -137,7 +137,7 @@ def _names(error: Exception, path: Path) -> None:
 
 @cache
 def examples() -> dict[str, tuple[Any, bytes]]:
-    """Of binary formats what a sound file holds, and its bytes."""
+    """Return the content and bytes of a valid file of each binary format."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "example"
         graphs = damage.example()
@@ -162,7 +162,7 @@ def examples() -> dict[str, tuple[Any, bytes]]:
 
 
 def mutated(content: bytes, random: Random) -> bytes:
-    """The content with some damage."""
+    """Return the content with some damage."""
     for _ in range(random.choice((1, 1, 2, 4))):
         begin = random.randrange(len(content) + 1)
         end = min(len(content), begin + random.choice((0, 0, 1, 1, 3, 20)))
@@ -175,20 +175,20 @@ def mutated(content: bytes, random: Random) -> bytes:
 
 
 def _forged(content: bytes, random: np.random.Generator) -> bytes:
-    """A checkpoint whose description says something else, with the right checksum."""
+    """Return a checkpoint with another description and a correct checksum."""
     from safetensors.numpy import load, save
 
     head = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
     description = json.loads(head[checkpoint._DESCRIPTION])
     damage.change(description, random)
-    with suppress(ValueError, TypeError):  # what JSON has not
+    with suppress(ValueError, TypeError):  # values that JSON lacks
         head[checkpoint._DESCRIPTION] = json.dumps(description)
     tensors = load(content)
     return save(tensors, checkpoint.sealed(tensors, head))
 
 
 def draw(random: Random) -> File:
-    """A random file."""
+    """Draw a random file."""
     numbers = np.random.default_rng(random.randrange(2**32))
     form = random.choice((*TEXTS, *TEXTS, "graphs", "graphs", "checkpoint", "checkpoint", "tuning"))
     if form in TEXTS:

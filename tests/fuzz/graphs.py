@@ -1,7 +1,6 @@
-"""Random graphs of random cells - recurrences, lists, values that nobody reads - in random configurations: what is
-computed is what the reference computes, and has the same bits for any number of virtual processors and schedule. Every
-kind of launch, planned for some machine that need not be there, is one that the verifier accepts.
-"""
+"""Random graphs of random cells (recurrences, lists, unread values) in random configurations. Results agree with the
+reference, and have the same bits for any number of virtual processors and schedule. The verifier accepts every kind of
+launch, planned for a random machine that need not exist."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ import vpps
 from tests.fuzz import autograd, cells
 from tests.fuzz.cells import ROWS, Cell, declarations
 from tests.fuzz.oracle import Oracle, reference_of
-from tests.fuzz.program import Found, execute
+from tests.fuzz.program import Finding, execute
 from tests.planner import launches
 from vpps.compiler.passes import lazy_batching
 from vpps.model.precisions import ALL_EXACT, Precisions
@@ -28,20 +27,20 @@ PASSES = ("horizontal", "lazy_batching", "streaming")
 
 
 class Call(NamedTuple):
-    """Which cell is called, and numbers that choose its arguments; any do."""
+    """Number of the called cell, and numbers that choose its arguments; any will do."""
 
     cell: int
     numbers: tuple[int, ...]
 
 
 class Options(NamedTuple):
-    """A configuration; any ints do.
+    """A configuration; any ints will do.
 
     Attributes:
         off: passes that are switched off.
-        fused: whether elementwise operators become instructions of their own, which takes a compiler.
+        fused: True to fuse elementwise operators into instructions of their own, which needs a compiler.
         short: streams of two rows.
-        bf16: whether products round.
+        bf16: True if products round.
     """
 
     policy: int = 0
@@ -52,12 +51,12 @@ class Options(NamedTuple):
 
     @property
     def precisions(self) -> Precisions:
-        """Of products."""
+        """Return precisions of products."""
         return Precisions("bf16") if self.bf16 else ALL_EXACT
 
     @property
     def named(self) -> dict[str, str]:
-        """Arguments of a handle, as text."""
+        """Return a handle's arguments as text."""
         off = dict.fromkeys(PASSES[i % len(PASSES)] for i in self.off)
         if not self.fused:
             off["fusion"] = None
@@ -80,14 +79,14 @@ class Graph:
     """A random graph.
 
     Attributes:
-        seed: of weights and inputs.
-        cells: what may be called.
-        calls: what is.
-        used: values that the loss reads, by place from the last; at least one is.
-        vps: virtual processors, of a handle and of one that has to give the same bits.
-        paper: whether that one has the other schedule.
+        seed: seed of weights and inputs.
+        cells: cells that may be called.
+        calls: the calls.
+        used: values that the loss reads, by place from the last; at least one exists.
+        vps: virtual processors, of a handle and of a second handle that must give the same bits.
+        paper: True if the second handle has the other schedule.
         train: with dropout.
-        options: of both.
+        options: configuration of both handles.
     """
 
     seed: int
@@ -100,7 +99,7 @@ class Graph:
     options: Options = DEFAULT
 
     def source(self, calls: tuple[Call, ...] | None = None) -> list[str]:
-        """Lines that make `graph`, `used` and `loss` of `rng` and the cells, which are called cell0, cell1 ..."""
+        """Return lines that make `graph`, `used` and `loss` of `rng` and the cells, named cell0, cell1 ..."""
         lines: list[str] = []
         stocks: dict[int, list[str]] = {}
         everything: list[str] = []
@@ -139,7 +138,7 @@ class Graph:
         if not everything:
             stock(3)
         used = [everything[-1 - i % len(everything)] for i in self.used]
-        trained = everything[1]  # a row of a table comes last: there is something to learn
+        trained = everything[1]  # a row of a table comes last, so that there is something to learn
         used = [*(e for e in dict.fromkeys(used) if e != trained), trained]
         lines = [f"rng, graph = np.random.default_rng({self.seed}), vpps.Graph()", *lines]
         return [
@@ -150,18 +149,18 @@ class Graph:
         ]
 
     def program(self) -> list[str]:
-        """Lines that make `model`, `graph`, `used` and `loss`."""
+        """Return lines that make `model`, `graph`, `used` and `loss`."""
         made = [line for k, cell in enumerate(self.cells) for line in cell.source(f"cell{k}")]
         graph = self.source()
         return [*HEAD, f"model = vpps.Model(seed={self.seed})", *declarations(made + graph), *made, *graph]
 
     def build(self) -> tuple[vpps.Model, vpps.Graph, list[vpps.Expression], vpps.Expression]:
-        """The model, the graph, its values that are used, and the loss."""
+        """Return the model, the graph, its used values, and the loss."""
         made = execute(self.program())
         return made["model"], made["graph"], made["used"], made["loss"]
 
     def check(self) -> None:
-        """Raises Found."""
+        """Raise Finding if results disagree."""
         lines = self.program()
         made = execute(lines)
         model = made["model"]
@@ -184,7 +183,7 @@ class Graph:
             lazy_batching.CHUNK_ROWS = before
 
     def _verify_launches(self, lines: list[str], made: dict[str, Any]) -> None:
-        """On some machine, by some policy."""
+        """Verify launches for some machine, by some policy."""
         random, precision = Random(self.seed), self.options.precisions.others
         c = launches.draw(random, random.choice(launches.MACHINES))
         it = launches.Example(*(made[x] for x in EXAMPLE))
@@ -199,10 +198,10 @@ class Graph:
             ]
             run.append(f"it = launches.Example({', '.join(EXAMPLE)})")
             run.append(f"for plan in launches.plans(it, {c!r}, precision={precision!r}):")
-            raise Found(f"{type(error).__name__}: {error}", [*run, "    launches.verify(plan)"]) from error
+            raise Finding(f"{type(error).__name__}: {error}", [*run, "    launches.verify(plan)"]) from error
 
     def _compare_with_autograd(self, lines: list[str], made: dict[str, Any]) -> None:
-        """The reference, without dropout, agrees with PyTorch."""
+        """Compare the reference, without dropout, with PyTorch."""
         weights = weights_of(made["model"])
         reference = Reference(made["graph"], weights)
         value, expected = float(reference.value(made["loss"])), reference.backward(made["loss"])
@@ -210,7 +209,7 @@ class Graph:
         largest = max(map(np.linalg.norm, expected.values()))
         wrong = [k for k, g in gradients.items() if np.linalg.norm(g - expected[k]) > autograd.TOLERANCE * largest]
         if abs(value - loss) > autograd.TOLERANCE * max(abs(loss), 1) or wrong:
-            raise Found(f"PyTorch gives another {'gradient' if wrong else 'loss'} than the reference: {wrong}",
+            raise Finding(f"PyTorch gives another {'gradient' if wrong else 'loss'} than the reference: {wrong}",
                         [*lines, *reference_of("graph"), "print(reference.value(loss), reference.backward(loss))",
                          f"# in PyTorch {loss}, {({k: gradients[k].tolist() for k in wrong})}"])  # fmt: skip
 
@@ -226,20 +225,20 @@ class Graph:
             try:
                 done = execute(step, **made)
             except Exception as error:
-                raise Found(f"{type(error).__name__}: {error}", run) from error
+                raise Finding(f"{type(error).__name__}: {error}", run) from error
             value, gradients, values, again = (done[x] for x in ("value", "gradients", "values", "again"))
             if diagnostic := oracle.diagnostic(value, gradients, model, used, values):
                 shown = reference_of("graph", self.train, self.options.precisions)
-                raise Found(diagnostic[0], [*run, *shown, *diagnostic[1]])
+                raise Finding(diagnostic[0], [*run, *shown, *diagnostic[1]])
             if not self.train and differing(dict(enumerate(values)), dict(enumerate(again))) is not None:
-                raise Found("a value differs in inference",
+                raise Finding("a value differs in inference",
                             [*run, "assert all(np.array_equal(*pair) for pair in zip(values, again))"])  # fmt: skip
             found.append((value, gradients))
         for text, (value, gradients) in zip(opened[1:], found[1:], strict=True):
             differs = differing(found[0][1], gradients)
             if not np.array_equal(value, found[0][0], equal_nan=True) or differs:
                 what = "a gradient" if differs else "the loss"
-                raise Found(
+                raise Finding(
                     f"{what} differs between virtual processors or schedules",
                     [
                         *lines,
@@ -255,12 +254,12 @@ class Graph:
 
 
 def open_with(arguments: dict[str, str]) -> str:
-    """Arguments of a handle as text."""
+    """Return arguments of a handle as text."""
     return ", ".join(['target="cpu"', "verify=True", *(f"{name}={value}" for name, value in arguments.items())])
 
 
 def draw_options(random: Random) -> Options:
-    """A random configuration."""
+    """Draw a random configuration."""
     off = tuple(random.randrange(len(PASSES)) for _ in range(random.choice((0, 0, 1, 2, 8))))
     return Options(
         random.randrange(len(POLICIES)), off, random.random() < 0.4,
@@ -269,13 +268,13 @@ def draw_options(random: Random) -> Options:
 
 
 def draw_calls(random: Random, n_cells: int, most: int) -> tuple[Call, ...]:
-    """Random calls."""
+    """Draw some random calls."""
     n = random.randint(0, most)
     return tuple(Call(random.randrange(n_cells), tuple(random.randrange(1000) for _ in range(8))) for _ in range(n))
 
 
 def draw(random: Random) -> Graph:
-    """A random graph."""
+    """Draw a random graph."""
     widths = random.choice((2, 2, len(cells.WIDTHS)))
     drawn = tuple(cells.draw(random, widths) for _ in range(random.randint(1, 3)))
     calls = draw_calls(random, len(drawn), random.choice((6, 14, 24)))
@@ -286,7 +285,7 @@ def draw(random: Random) -> Graph:
 
 
 def differing(a: dict[Any, Any], b: dict[Any, Any]) -> Any:
-    """The first name under which arrays differ, if any do; those that one has not are zeros."""
+    """Return the first name whose arrays differ, or None; missing arrays count as zeros."""
     for name in [*a, *b]:
         x, y = (
             np.asarray(some[name]) if name in some else np.zeros_like(other[name]) for some, other in ((a, b), (b, a))

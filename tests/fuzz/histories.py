@@ -1,6 +1,5 @@
-"""Random histories of training: checkpoints from which other processes go on, other handles and configurations in the
-middle change no bit of it, and it follows a plain NumPy model.
-"""
+"""Random histories of training: checkpoints from which other processes continue, and other handles and configurations
+in between, change no bit of it. It follows a plain NumPy model."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from tests.fuzz import cells, graphs
 from tests.fuzz.cells import Cell, declarations
 from tests.fuzz.expected import Expected
 from tests.fuzz.graphs import DEFAULT, HEAD, Call, Graph, Options, open_with
-from tests.fuzz.program import Found, execute
+from tests.fuzz.program import Finding, execute
 
 RULES = (
     "vpps.SGD(lr=0.05, weight_decay=0.1)", "vpps.SGD(lr=0.1)", "vpps.Momentum(lr=0.02, momentum=0.8)",
@@ -30,7 +29,7 @@ WEIGHTS = {
     "fb": 8, "accumulate": 4, "resume": 3, "configure": 2, "handle": 1, "evaluate": 1, "discard": 1, "freeze": 1,
     "assign": 1, "halves": 6, "declare": 1, "interrupt": 2, "averaged": 1, "look": 2, "keep": 1, "back": 2,
 }  # fmt: skip
-"""Events, and how often they are drawn."""
+"""Events and their drawing frequencies."""
 EVENTS = tuple(WEIGHTS)
 STEPS = "fb", "halves", "interrupt"
 WITHOUT_TRACE = ("resume", "configure", "handle", "evaluate", "halves", "interrupt", "averaged", "look")
@@ -50,18 +49,18 @@ KEEPING = [
     "    if kept[-1:] == [[p.name for p in model]] and all(p.trainable for p in model):",
     '        model.restore(f"{path}.kept")',
 ]
-"""Functions of the program: a checkpoint of an earlier time is restored if the model has the same parameters."""
+"""Functions of the program: an earlier checkpoint is restored if the model has the same parameters."""
 
 
 class Event(NamedTuple):
-    """What happens, and a number that says to what; any ints do."""
+    """An event, and a number that chooses its object; any ints will do."""
 
     what: int
     number: int
 
     @property
     def name(self) -> str:
-        """One of `EVENTS`."""
+        """Return one of `EVENTS`."""
         return EVENTS[self.what % len(EVENTS)]
 
 
@@ -70,16 +69,16 @@ class History:
     """A random history.
 
     Attributes:
-        seed: of weights and inputs.
-        cells: of all graphs.
-        batches: graphs that are trained on.
+        seed: seed of weights and inputs.
+        cells: cells of all graphs.
+        batches: training graphs.
         used: values that each loss reads.
-        events: what happens.
+        events: events in order.
         rule: optimizer.
-        averages: whether there are moving averages.
-        clip: whether gradients are clipped.
+        averages: True for moving averages.
+        clip: True to clip gradients.
         options: configuration of all handles.
-        shards: whether every step is made of two, as one process does alone in a world.
+        shards: True if every step has two shards, in a world of one process.
     """
 
     seed: int
@@ -94,7 +93,7 @@ class History:
     shards: bool = False
 
     def opened(self) -> str:
-        """A training handle of `vps` as text."""
+        """Return a training handle of `vps` as text."""
         given = {"vps": "vps", **self.options.named}
         given |= {"ema": "0.8"} if self.averages else {}
         given |= {"clip_norm": "0.5"} if self.clip else {}
@@ -102,7 +101,8 @@ class History:
         return f"vpps.Handle(model, {RULES[self.rule % len(RULES)]}, {open_with(given)})"
 
     def program(self) -> list[str]:
-        """Lines that make `new`, a model and its batches, and `run`: the history, also without what leaves no trace."""
+        """Return lines that make `new` (a model and its batches) and `run` (the history, also without traceless
+        events)."""
         batches = self.batches or ((),)
         made = [line for k, cell in enumerate(self.cells) for line in cell.source(f"cell{k}")]
         graph = Graph(self.seed, self.cells, (), self.used)
@@ -149,7 +149,7 @@ class History:
             "    except KeyboardInterrupt: pass",
             "    finally: machine.launch = launch",
         ]
-        if event.name == "interrupt":  # and the call is made again
+        if event.name == "interrupt":  # and the call is repeated
             return [*interrupted, *self._lines(event._replace(what=EVENTS.index("fb")), names)]
         if self.shards and event.name in (*STEPS, "accumulate"):
             first, second = (
@@ -165,7 +165,7 @@ class History:
                 return ["declare()"]
             case "fb":
                 return [f"handle.fb(*batch({batch}))"]
-            case "halves":  # what was accumulated is added up in another order by `apply`
+            case "halves":  # `apply` adds the accumulated gradients in another order
                 return [
                     f"graph, loss = batch({batch})",
                     "if plain:",
@@ -173,7 +173,7 @@ class History:
                     "else:",
                     f"    update = bool({n % 2} or handle.accumulated)",
                     "    handle.forward(graph, [loss], train=True, keep=True, update=update)",
-                    *(["    handle.forward(graph, [loss])"] if n % 3 == 0 else []),  # its forward is made again
+                    *(["    handle.forward(graph, [loss])"] if n % 3 == 0 else []),  # its forward is repeated
                     "    found = handle.backward([1])",
                     "    if not update:",
                     "        handle.apply(found)",
@@ -208,7 +208,7 @@ class History:
                 if any(event.name == "freeze" for event in self.events):  # a program declares it as before
                     going.append('[setattr(p, "trainable", old[p.name].trainable) for p in model]')
                 going += ["model.restore(path)", again]
-                if n % 2:  # what is seen first must not matter
+                if n % 2:  # the first cell seen must not matter
                     going.append(f"handle.gradients(*batch({(batch + 1) % max(len(self.batches), 1)}))")
             case "configure":
                 schedule = ', schedule="paper"' if n % 4 == 3 else ""
@@ -227,11 +227,11 @@ class History:
         return ["if not plain:", *_indented(going)]
 
     def _batches_of(self, event: Event) -> list[int]:
-        """Numbers of the graphs that a step is made of."""
+        """Return numbers of the graphs of a step."""
         return [(event.number + k) % max(len(self.batches), 1) for k in range(1 + self.shards)]
 
     def check(self) -> None:
-        """Raises Found."""
+        """Raise Finding if histories differ."""
         lines = self.program()
         header = [
             "import tempfile, vpps.engine.configuration, vpps.model.precisions",
@@ -243,14 +243,14 @@ class History:
             try:
                 plain = made["run"](True)
             except vpps.VppsError as error:
-                raise Found(f"{type(error).__name__}: {error}", [*shown, "run(True)"]) from error
+                raise Finding(f"{type(error).__name__}: {error}", [*shown, "run(True)"]) from error
             self._follows(plain, made["new"], shown)
             if not any(event.name in WITHOUT_TRACE for event in self.events):
                 return
             try:
                 other = made["run"](False)
             except vpps.VppsError as error:
-                raise Found(f"{type(error).__name__}: {error}", [*shown, "run(False)"]) from error
+                raise Finding(f"{type(error).__name__}: {error}", [*shown, "run(False)"]) from error
             a, b = state(plain), state(other)
             if differs := graphs.differing(a, b):
                 weights = differs in plain
@@ -259,14 +259,14 @@ class History:
                     get = [*STATE, "a, b = state(run(True)), state(run(False))"]
                 what = "weights differ" if weights else "the state of training differs"
                 compare = "assert not (wrong := [k for k in a if a[k].tobytes() != b[k].tobytes()]), wrong"
-                raise Found(f"{what}: {differs} (after {', '.join(self.between())})", [*shown, *get, compare])
+                raise Finding(f"{what}: {differs} (after {', '.join(self.between())})", [*shown, *get, compare])
 
     def between(self) -> list[str]:
-        """What should have left no trace."""
+        """Return events that should leave no trace."""
         return sorted({event.name for event in self.events if event.name in WITHOUT_TRACE})
 
     def expected(self, new: Any, noise: float = 0.0) -> Expected:
-        """What the history should lead to."""
+        """Return the expected result of the history."""
         model, batch, declare = new()
         rule = eval(RULES[self.rule % len(RULES)], {"vpps": vpps})
         expected = Expected(model, rule, 0.8, 0.5 if self.clip else None, noise)
@@ -301,7 +301,7 @@ class History:
         if expected.explodes or self.options.bf16:  # the reference would round other weights than float32's
             return
         if model.step != expected.updates:
-            raise Found("updates are counted wrong", [*shown, f"assert run(True).step == {expected.updates}"])
+            raise Finding("updates are counted wrong", [*shown, f"assert run(True).step == {expected.updates}"])
         noisy: list[Expected] = []
         for p in model:
             pairs = [("numpy", p.numpy(), lambda e, p=p: e.weights[p.name])]
@@ -319,7 +319,7 @@ class History:
                     off, wanted = float(np.abs(value - right)[at]), float(right[at])
                     show = [f'found = run(True)["{p.name}"].{what}()[{at}]', f"print(found, {wanted})"]
                     kind = "table" if isinstance(p, vpps.Lookup) else "parameter"
-                    raise Found(f"{kind} {p.name}: {what} is not what training should give: relative error {error:.1e}",
+                    raise Finding(f"{kind} {p.name}: {what} differs from training in NumPy: relative error {error:.1e}",
                                 [*shown, *show, f"assert abs(found - {wanted}) < {off / 2:.3g}"])  # fmt: skip
 
 
@@ -334,7 +334,7 @@ state = execute(STATE)["state"]
 
 
 def _changed(names: list[str], n: int) -> str | None:
-    """Which parameter is frozen or assigned; tables stay, so that there is something to learn."""
+    """Return the parameter that is frozen or assigned; tables stay, so that there is something to learn."""
     some = [name for name in names if not name.startswith("E")]
     return some[n % len(some)] if some else None
 
@@ -344,7 +344,7 @@ def _indented(lines: list[str], by: int = 4) -> list[str]:
 
 
 def draw(random: Random) -> History:
-    """A random history."""
+    """Draw a random history."""
     widths = random.choice((2, 2, len(cells.WIDTHS)))
     products = random.random() < 0.3
     drawn = tuple(cells.draw(random, widths, ops=6, products=products) for _ in range(random.randint(1, 3)))

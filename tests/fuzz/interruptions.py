@@ -1,6 +1,5 @@
-"""Ctrl-C at random points of calls that change something: it comes through, files are the old or the new one, and
-training goes on as if the call had been made or not.
-"""
+"""Ctrl-C at random points of calls that change something is passed on. Files are the old or the new one, and training
+continues as if the call had been made or not."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ import vpps
 from tests.data.damage import example
 from tests.fuzz.graphs import differing
 from tests.fuzz.histories import STATE, state
-from tests.fuzz.program import Found, execute
+from tests.fuzz.program import Finding, execute
 from tests.interruptions import interrupt_at
 from vpps.data import GraphSet
 
@@ -53,13 +52,13 @@ CALLS = {
 
 @dataclass(frozen=True)
 class Interruption:
-    """A call that is interrupted.
+    """An interrupted call.
 
     Attributes:
-        call: which one, of `CALLS`.
-        point: after so many points at which Python looks for signals.
-        before: updates made before.
-        then: updates made afterwards.
+        call: name from `CALLS`.
+        point: number of points at which Python checks signals before the interruption.
+        before: updates before the call.
+        then: updates after the call.
     """
 
     call: int
@@ -68,7 +67,7 @@ class Interruption:
     then: int = 0
 
     def check(self) -> None:
-        """Raises Found."""
+        """Raise Finding if the state is neither."""
         name = list(CALLS)[self.call % len(CALLS)]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "file"
@@ -87,9 +86,9 @@ class Interruption:
         met, came = interrupt_at(self.point, lambda: exec(work, names))
         shown = self._program(text)
         if met and not came:
-            raise Found(f"{name}: Ctrl-C does not come through", shown)
+            raise Finding(f"{name}: Ctrl-C does not come through", shown)
         if [p for p in path.parent.iterdir() if p != path]:
-            raise Found(f"{name}: Ctrl-C leaves a file", shown)
+            raise Finding(f"{name}: Ctrl-C leaves a file", shown)
         try:
             vpps.Model.load(path)
             held = handle.accumulated
@@ -97,9 +96,9 @@ class Interruption:
                 handle.fb(*batch(k))
             handle.close()
         except Exception as error:
-            raise Found(f"{name}: after Ctrl-C {type(error).__name__}: {error}", shown) from error
+            raise Finding(f"{name}: after Ctrl-C {type(error).__name__}: {error}", shown) from error
         got = state(model)
-        # The call was made, or was not; one that says twice what it does may have been made by half.
+        # The call was made or not; calls with two actions may be half made.
         ways = {"latest": ("", "handle.fb(*batch(2))"), "configure": ("", "handle.fb(*batch(2))")}.get(name, ("", text))
         for way in ways:
             other, others, witness = made["new"]()
@@ -112,7 +111,7 @@ class Interruption:
             witness.close()
             if same_calls and other.step == model.step and not differing(got, state(other)):
                 return
-        raise Found(f"{name}: after Ctrl-C training is neither as with the call nor as without", shown)
+        raise Finding(f"{name}: after Ctrl-C training is neither as with the call nor as without", shown)
 
     def _program(self, text: str) -> list[str]:
         return [
@@ -129,7 +128,7 @@ class Interruption:
 
 @cache
 def _warm(name: str) -> None:
-    """What a process does once has been done: compiling, loading, importing."""
+    """Do all one-time work of a process: compiling, loading, importing."""
     made = execute(MODEL)
     model, batch, handle = made["new"]()
     with tempfile.TemporaryDirectory() as folder:
@@ -147,14 +146,14 @@ def _files(case: Interruption, path: Path) -> None:
     met, came = interrupt_at(case.point, lambda: new.save(path))
     shown = [f"# graphs.save(path), interrupted at point {case.point}"]
     if met and not came:
-        raise Found("GraphSet.save: Ctrl-C does not come through", shown)
+        raise Finding("GraphSet.save: Ctrl-C does not come through", shown)
     if [p for p in path.parent.iterdir() if p != path]:
-        raise Found("GraphSet.save: Ctrl-C leaves a file", shown)
+        raise Finding("GraphSet.save: Ctrl-C leaves a file", shown)
     if path.read_bytes() != before and len(GraphSet.load(path)) != len(new):
-        raise Found("GraphSet.save: Ctrl-C leaves half a file", shown)
+        raise Finding("GraphSet.save: Ctrl-C leaves half a file", shown)
 
 
 def draw(random: Random) -> Interruption:
-    """A random interruption."""
+    """Draw a random interruption."""
     point = int(10 ** random.uniform(0, 3.4))
     return Interruption(random.randrange(len(CALLS)), point, random.randrange(3), random.randrange(3))

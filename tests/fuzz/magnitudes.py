@@ -1,7 +1,7 @@
-"""Operands of any magnitude, infinite and equal ones: values and gradients are what exact arithmetic gives, rounded.
+"""Operands of any magnitude, infinite and equal ones: values and gradients equal exact arithmetic, rounded.
 
-The formulas here are in extended precision and share nothing with the op table: a reference that cancels where the
-kernel does would hide it.
+The formulas here are in extended precision and share nothing with the op table, as a reference with the kernel's
+cancellation would hide it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vpps
-from tests.fuzz.program import Found
+from tests.fuzz.program import Finding
 
 Array = NDArray[Any]
 LARGEST = float(np.finfo(np.float32).max)
@@ -25,15 +25,15 @@ CONSTANTS = (1e39, -3e38, 1e-39, -1e-45, 1e-60, 1e20, -1e-20, 3.0, 0.1)
 
 
 class Formula(NamedTuple):
-    """An op as users call it, and what it is.
+    """An op in the user's form, and its formula.
 
     Attributes:
-        call: of expressions, rows, or operands inside a cell.
-        value: of batches of vectors, `(n, width)` each, in extended precision.
-        gradients: of these and the result's gradient: one per operand.
+        call: on expressions, rows, or operands inside a cell.
+        value: from batches of vectors, `(n, width)` each, in extended precision.
+        gradients: from these and the result's gradient: one per operand.
         arity: number of operands.
-        low, high: of operands.
-        by_element: whether units do not depend on each other, so that each must be right.
+        low, high: range of operands.
+        by_element: True if elements are independent, so that each must be right.
     """
 
     call: Callable[..., Any]
@@ -46,7 +46,7 @@ class Formula(NamedTuple):
 
 
 def logistic(x: Array) -> Array:
-    """1 / (1 + exp(-x))."""
+    """Return 1 / (1 + exp(-x))."""
     e = np.exp(-np.abs(x))
     return np.where(x > 0, 1 / (1 + e), e / (1 + e))
 
@@ -64,7 +64,7 @@ def _row(x: Array) -> Array:
 
 
 def _log_total(x: Array) -> tuple[Array, Array]:
-    """The largest of each row, and the logarithm of the sum of exponentials of what they are above it."""
+    """Return each row's maximum, and the logarithm of the sum of exponentials of the excesses over it."""
     top, best = x.max(1, keepdims=True), x.argmax(1)
     terms = np.exp(x - top)
     terms[np.arange(len(x)), best] = 0
@@ -77,7 +77,7 @@ def _log_softmax(x: Array) -> Array:
 
 
 def _less_one(x: Array) -> Array:
-    """1 - softmax(x), from the others' sum."""
+    """Return 1 - softmax(x), from the others' sum."""
     p = np.exp(_log_softmax(x))
     return np.stack([np.delete(p, u, axis=1).sum(1) for u in range(x.shape[1])], axis=1)
 
@@ -94,7 +94,7 @@ def _cross_entropy(label: int) -> Formula:
 def _softmax_gradient(x: Array, dy: Array) -> tuple[Array]:
     p = np.exp(_log_softmax(x))
     d = np.zeros_like(x)
-    for j in range(x.shape[1]):  # sum over j of p_j (dy_i - dy_j): what is equal cancels exactly
+    for j in range(x.shape[1]):  # sum over j of p_j (dy_i - dy_j): equal terms cancel exactly
         d += p[:, [j]] * (dy - dy[:, [j]])
     return (p * d,)
 
@@ -182,7 +182,7 @@ def _kl_gradients(log_q: Array, p: Array, dy: Array) -> tuple[Array, Array]:
 
 
 FORMULAS: dict[str, Formula] = {
-    # Slopes are made of the rounded result, as PyTorch's are: beyond these bounds it has too few digits.
+    # Slopes are computed from the rounded result, as in PyTorch: beyond these bounds it has too few digits.
     "tanh": _map(vpps.tanh, np.tanh, lambda x: 4 * logistic(2 * x) * logistic(-2 * x), low=-4, high=4),
     "sigmoid": _map(vpps.sigmoid, logistic, lambda x: logistic(x) * logistic(-x), high=6),
     "relu": _map(vpps.relu, lambda x: np.maximum(x, 0), lambda x: x > 0),
@@ -261,16 +261,16 @@ for _c in CONSTANTS:
         f"x / {_c}": _map(lambda x, c=_c: x / c, lambda x, c=c: x / c, lambda x, c=c: 1 / c),
         f"{_c} / x": _map(lambda x, c=_c: c / x, lambda x, c=c: c / x, lambda x, c=c: -c / (x * x)),
     }
-FRACTIONS = {"bce": 1, "kl_div": 1}  # the operand that is one
+FRACTIONS = {"bce": 1, "kl_div": 1}  # number of the operand that is a fraction
 MASKED = (
     *("softmax", "log_softmax", "cross_entropy 0", "cross_entropy 1", "logsumexp", "max", "maximum", "minimum", "relu"),
     *("exp", "sigmoid", "tanh", "softplus", "elu", "gelu", "silu", "hinge", "clamp"),
 )
-"""Ops of which minus infinity is an operand like others."""
+"""Ops for which minus infinity is an ordinary operand."""
 
 
 def operands(random: np.random.Generator, name: str, n: int, width: int) -> list[Array]:
-    """Rows of float32, each of a kind of its own: all magnitudes, one magnitude, a common offset, equal, masked."""
+    """Return rows of float32, each of its own kind: all magnitudes, one magnitude, a common offset, equal, masked."""
     formula = FORMULAS[name]
     found = []
     for k in range(formula.arity):
@@ -304,7 +304,7 @@ def operands(random: np.random.Generator, name: str, n: int, width: int) -> list
 
 
 def wrong(got: Array, expected: Array, moved: Array, tolerance: float, by_element: bool) -> Array:
-    """Rows that are off by more than the tolerance, and than what rounding the operands moves."""
+    """Return rows whose error exceeds the tolerance and the effect of rounding the operands."""
     with np.errstate(all="ignore"):
         got = got.astype(np.longdouble)
         whole = np.isfinite(expected) & (np.abs(expected) <= LARGEST * 1.001)
@@ -327,8 +327,8 @@ class Magnitudes:
     """Rows of operands of one op.
 
     Attributes:
-        name: of the op.
-        seed: of operands and of the result's gradient.
+        name: name of the op.
+        seed: seed of operands and of the result's gradient.
         width, n: length and number of rows.
         form: "rows", or "cell" of rows, which scales the result by 1.
         target: "cpu" or "simt".
@@ -342,17 +342,17 @@ class Magnitudes:
     target: str = "cpu"
 
     def program(self) -> list[str]:
-        """The arguments that repeat the case."""
+        """Return the arguments that repeat the case."""
         return ["from tests.fuzz.magnitudes import Magnitudes", f"{self!r}.check()"]
 
     def check(self) -> None:
-        """Raises Found where a value or a gradient is wrong."""
+        """Raise Finding if a value or a gradient is wrong."""
         texts = self.findings()
         if texts:
-            raise Found(texts[0], self.program())
+            raise Finding(texts[0], self.program())
 
     def findings(self) -> list[str]:
-        """One text for each tensor that is wrong."""
+        """Return one text for each wrong tensor."""
         formula, random = FORMULAS[self.name], np.random.default_rng(self.seed)
         xs = operands(random, self.name, self.n, self.width)
         graph = vpps.Graph()
@@ -395,7 +395,7 @@ class Magnitudes:
             expected = of_one + np.zeros_like(exact[k])
             if formula.by_element:
                 expected = np.where(np.abs(value) > LARGEST, np.nan, expected)  # the loss is infinite, too
-            noise: Any = 0  # of the product of two roundings, where all else cancels
+            noise: Any = 0  # product of two roundings, if all else cancels
             if self.name == "div" or self.name.endswith("/ x"):
                 noise = 1e-45 * np.abs(d / exact[-1])  # of a denormal result
             if self.name == "cosine":
@@ -406,7 +406,7 @@ class Magnitudes:
 
 
 def _seeds(random: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
-    """Gradients of results: about 1 or 10, and of any magnitude where the op's slope is no exponential."""
+    """Return gradients of results: about 1 or 10, and of any magnitude if the op's slope is no exponential."""
     rows = (shape[0],) + (1,) * (len(shape) - 1)
     dy = random.choice([-1.0, 1.0], shape) * 10 ** random.integers(2, size=rows) * random.uniform(0.5, 2, shape)
     wide = random.uniform(size=rows) < 0.2 * (name not in (*MASKED, "layer_norm"))
@@ -414,7 +414,7 @@ def _seeds(random: np.random.Generator, name: str, shape: tuple[int, ...]) -> Ar
 
 
 def draw(random: Random) -> Magnitudes:
-    """A case."""
+    """Draw a random case."""
     name, width = random.choice(list(FORMULAS)), random.choice((2, 5, 5, 33, 64))
     form = random.choice(("rows", "cell"))
     return Magnitudes(name, random.randrange(10**6), width, random.choice((1, 40, 200)), form)

@@ -1,6 +1,5 @@
-"""Random structures of random kinds: a map gives the bits of calls one by one in the same order, and what the reference
-computes; with levels or without, children in tables or lists.
-"""
+"""Random structures of random kinds: a map equals single calls in the same order to the bit, and agrees with the
+reference; with levels or without, children in tables or lists."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from tests.comparison import contents_of
 from tests.fuzz.cells import ROWS, Cell, Op, declarations, draw_ops
 from tests.fuzz.graphs import DEFAULT, HEAD, Options, differing, draw_options, open_with
 from tests.fuzz.oracle import Oracle, reference_of
-from tests.fuzz.program import Found, execute
+from tests.fuzz.program import Finding, execute
 from vpps.record import vertices
 from vpps.reference import weights_of
 
@@ -23,13 +22,13 @@ ARITIES = (0, 1, 2)
 
 
 class Vertex(NamedTuple):
-    """One vertex; any ints do.
+    """One vertex; any ints will do.
 
     Attributes:
-        kind: which cell.
-        children: vertices before it, by place from itself; 0 is none, of which zeros are read.
-        row: of the table.
-        own: which of the vectors it reads; several may read one.
+        kind: number of the cell.
+        children: earlier vertices, by distance; 0 is none, which reads zeros.
+        row: row of the table.
+        own: number of the vector that it reads; several vertices may read one.
     """
 
     kind: int
@@ -39,7 +38,7 @@ class Vertex(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of vertices: what it reads besides its children, and what it computes."""
+    """A kind of vertices: its inputs besides its children, and its computation."""
 
     row: bool
     own: bool
@@ -51,21 +50,21 @@ class Map:
     """A random map.
 
     Attributes:
-        seed: of weights and inputs.
+        seed: seed of weights and inputs.
         width: index of the cells' width.
-        kinds: those of vertices.
-        states: how many vectors a vertex gives.
-        lists: whether children are lists; else kind k has k of them.
+        kinds: kinds of vertices.
+        states: number of result vectors per vertex.
+        lists: True if children are lists; otherwise kind k has k children.
         vertices: the structure.
         wanted: vertices that the loss reads, by place from the last; one may be read again.
-        distinct: whether equal rows are computed once; then bits of gradients may differ.
-        levels: whether they are given.
-        ops: whether the loss computes with the rows that it reads.
-        deep: whether vectors given to odd vertices were computed.
+        distinct: True to compute equal rows once; then bits of gradients may differ.
+        levels: True to pass levels.
+        ops: True if the loss computes with the rows that it reads.
+        deep: True if vectors given to odd vertices were computed.
         vps: virtual processors.
-        paper: whether the schedule is the published one.
+        paper: True for the published schedule.
         options: the rest of the configuration.
-        packed: whether compiled code may record it: levels are given, arrays as a GraphSet has them, and cells were
+        packed: True if compiled code may record it: levels are given, arrays as a GraphSet has them, and cells were
             mapped before.
     """
 
@@ -86,7 +85,7 @@ class Map:
     packed: bool = False
 
     def cells(self) -> list[Cell]:
-        """A cell for each kind; there is one at least."""
+        """Return a cell for each kind; there is at least one."""
         states, found = 1 + self.states % 2, []
         for k, (row, own, ops) in enumerate(self.kinds or (Kind(True, False, ()),)):
             vectors, lists = (0, states) if self.lists else (states * ARITIES[k % len(ARITIES)], 0)
@@ -94,7 +93,7 @@ class Map:
         return found
 
     def source(self) -> list[str]:
-        """Lines that make `bulk` and `single`, each with its loss, in one graph each."""
+        """Return lines that make `bulk` and `single`, each with its loss, in one graph each."""
         made, vertices = self.cells(), self.vertices or (Vertex(0, (), 0, 0),)
         n, w = len(vertices), made[0].w
         packed = self.packed
@@ -169,16 +168,16 @@ class Map:
         ]
 
     def program(self) -> list[str]:
-        """Lines that make both graphs."""
+        """Return lines that make both graphs."""
         cells = [line for k, cell in enumerate(self.cells()) for line in cell.source(f"cell{k}")]
         source = self.source()
         w = self.cells()[0].w
         anchor = f"loss, expected = (a + vpps.sum(g.lookup(E0_{w}, 1)) for a, g in ((loss, bulk), (expected, single)))"
-        source.append(anchor)  # something is trained
+        source.append(anchor)  # gives training a parameter
         return [*HEAD, f"model = vpps.Model(seed={self.seed})", *declarations([*cells, *source]), *cells, *source]
 
     def check(self) -> None:
-        """Raises Found."""
+        """Raise Finding if the graphs differ."""
         lines = self.program()
         made = execute(lines)
         model, bulk, single = made["model"], made["bulk"], made["single"]
@@ -191,45 +190,45 @@ class Map:
         try:
             done = execute([*step, by_calls], **made)
         except Exception as error:
-            raise Found(f"{type(error).__name__}: {error}", [*run, by_calls]) from error
+            raise Finding(f"{type(error).__name__}: {error}", [*run, by_calls]) from error
         value, gradients, right, others = (done[x] for x in ("value", "gradients", "right", "others"))
         if self.packed and recorded_by_numpy(made["mapped"]) != recorded_by(made["mapped"]):
-            raise Found("compiled code records another map than NumPy", lines)
+            raise Finding("compiled code records another map than NumPy", lines)
         precisions = self.options.precisions
         oracle = Oracle(single, made["expected"], weights_of(model), precisions=precisions)
         if diagnostic := oracle.diagnostic(value, gradients, model):
             shown = reference_of("single", precisions=precisions)
-            raise Found(diagnostic[0], [*run, *shown, "loss = expected", *diagnostic[1]])
+            raise Finding(diagnostic[0], [*run, *shown, "loss = expected", *diagnostic[1]])
         assert self.distinct or len(bulk) == len(single)
         differs = None if self.distinct else differing(gradients, others)
         if differs or value != right:
             what = "a gradient" if differs else "the loss"
             same = "    assert np.array_equal(gradients[name], others[name]), name"
             shown = [*run, by_calls, "assert value == right", "for name in gradients:", same]
-            raise Found(f"{what} of a map differs from that of calls", shown)
+            raise Finding(f"{what} of a map differs from that of calls", shown)
 
 
 def recorded_by(record: Callable[[vpps.Graph], Any]) -> list[Any]:
-    """What a function records in a graph."""
+    """Return the vertices that a function records in a graph."""
     graph = vpps.Graph()
     record(graph)
     return contents_of(graph)
 
 
 def recorded_by_numpy(record: Callable[[vpps.Graph], Any]) -> list[Any]:
-    """The same without compiled code."""
+    """Return the recorded vertices without compiled code."""
     with patch.object(vertices, "new_tape", vertices.Tape):
         return recorded_by(record)
 
 
 def draw(random: Random) -> Map:
-    """A random map."""
+    """Draw a random map."""
     lists = random.random() < 0.5
     n = random.randint(1, random.choice((4, 10, 24)))
     kinds = tuple(
         Kind(random.random() < 0.6, random.random() < 0.5, draw_ops(random, 5)) for _ in range(random.randint(1, 3))
     )
-    near = random.choice((0, 1, None))  # children that many vertices have: none, the one before, or any
+    near = random.choice((0, 1, None))  # common children of many vertices: none, the one before, or any
     vertices = tuple(
         Vertex(
             random.randrange(6),

@@ -1,6 +1,5 @@
 """Makes a case smaller as long as it fails in the same way. Cases are data: dataclasses, tuples, ints, floats, bools,
-bytes, None; named tuples and dataclasses keep their fields, all other tuples may become shorter.
-"""
+bytes, None. Named tuples and dataclasses keep their fields, all other tuples may become shorter."""
 
 from __future__ import annotations
 
@@ -13,9 +12,9 @@ T = TypeVar("T")
 
 
 def minimise(case: T, fails: Callable[[T], bool], seconds: float) -> T:
-    """A smaller case that `fails` says the same of, found greedily within the time."""
+    """Return a smaller case with the same answer of `fails`, found greedily within the time."""
     end = time.monotonic() + seconds
-    begin = 0  # where the last smaller case was found: what comes before is likely to pass again
+    begin = 0  # place of the last smaller case: earlier variants are likely to pass again
     while True:
         for place, smaller in enumerate(variants(case)):
             if time.monotonic() > end:
@@ -30,7 +29,7 @@ def minimise(case: T, fails: Callable[[T], bool], seconds: float) -> T:
 
 
 def variants(x: Any) -> Iterator[Any]:
-    """Smaller values, the smallest first."""
+    """Yield smaller values, the smallest first."""
     if isinstance(x, bool):
         if x:
             yield False

@@ -1,4 +1,4 @@
-"""Compares what a handle computed with the float64 reference, norm-wise per tensor."""
+"""Compares a handle's results with the float64 reference, norm-wise per tensor."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from vpps.reference import Reference
 Array = NDArray[Any]
 
 SATURATING = ("tanh", "sigmoid")
-"""Their gradient is a difference of their value and 1 or 0: where they saturate its rounding is all that is left."""
+"""Ops whose gradient is a difference of their value and 1 or 0: in saturation only its rounding is left."""
 
 
 LARGEST = float(np.finfo(np.float32).max)
 
 
 class Perturbed(Reference):
-    """A reference that rounds: every operand of every op changes in its seventh digit. What this changes much is not
-    determined by single precision - the larger of two equal numbers, a difference of large ones - and not compared; nor
-    is what is infinite then, or made of that.
-    """
+    """A reference that rounds: every operand of every op changes in its seventh digit. Results that this changes much
+    are not determined by single precision (the larger of two equal numbers, a difference of large ones) and are not
+    compared; neither are infinite results nor those computed from them."""
 
     def __init__(
         self, graph: vpps.Graph, weights: Mapping[str, Array], key: LaunchKey | None, precisions: Precisions, seed: int
@@ -56,13 +55,13 @@ class Perturbed(Reference):
 
 
 def _in_range(x: Array) -> Array:
-    """Infinite where single precision has no such number."""
+    """Replace numbers outside single precision by infinity."""
     found: Array = np.where(np.abs(x) > LARGEST, np.copysign(np.inf, x), x) if x.dtype.kind == "f" else x
     return found
 
 
 class Oracle:
-    """Loss, values and gradients of a graph as they should be, each with how far rounding may move it."""
+    """Expected loss, values and gradients of a graph, each with its largest error by rounding."""
 
     def __init__(
         self,
@@ -80,7 +79,7 @@ class Oracle:
         self._perturbed: list[Perturbed] = []
 
     def perturbed(self) -> list[Perturbed]:
-        """The same, with rounding."""
+        """Return references with rounding."""
         if not self._perturbed:
             self._perturbed = [Perturbed(*self.arguments, seed) for seed in range(3)]
             for reference in self._perturbed:
@@ -95,9 +94,8 @@ class Oracle:
         used: Sequence[vpps.Expression] = (),
         values: Sequence[Array] = (),
     ) -> tuple[str, list[str]] | None:
-        """What is wrong, if anything is, and lines that show it with `reference`, `loss`, `value`, `gradients`, `used`
-        and `values`. Nothing, if a kernel may round what products multiply in another way than the reference.
-        """
+        """Return the error, if any, and lines that show it with `reference`, `loss`, `value`, `gradients`, `used` and
+        `values`. Nothing if a kernel may round the operands of products differently from the reference."""
         if not rounds_alike(self.reference):
             return None
         if wrong := self._wrong_loss(value):
@@ -121,7 +119,7 @@ class Oracle:
 
     @staticmethod
     def _is_rounding(error: float, moved: list[float]) -> bool:
-        """Whether an error is as large as rounding may make it, given what it has made of some references."""
+        """Return True if rounding can explain an error, given its effect on some references."""
         return not np.isfinite(moved).all() or error <= 10 * max(moved)
 
     def _wrong_loss(self, value: float) -> str | None:
@@ -134,7 +132,7 @@ class Oracle:
         return f"loss {value} in place of {expected}"
 
     def _wrong_values(self, used: Sequence[vpps.Expression], values: Sequence[Array]) -> str | None:
-        """A tensor is what a batch of vertices computes."""
+        """Each tensor is the result of a batch of vertices."""
         for shape in {e.shape for e in used}:
             some = [e for e in used if e.shape == shape]
             expected = np.stack([self.reference.value(e) for e in some])
@@ -153,7 +151,7 @@ class Oracle:
                 if gradient.any():
                     return name, f"gradient of {name}, which is not trained"
                 continue
-            scale = max(float(np.linalg.norm(expected)), 1e-2 * self.largest)  # of cancellation rounding is left
+            scale = max(float(np.linalg.norm(expected)), 1e-2 * self.largest)  # cancellation leaves rounding
             error = float(np.linalg.norm(gradient - expected))
             if not error <= GRADIENT_TOLERANCE * scale and np.isfinite(expected).all():
                 moved = [float(np.linalg.norm(p.gradients[name] - expected)) for p in self.perturbed()]
@@ -163,7 +161,7 @@ class Oracle:
 
 
 def reference_of(graph: str, train: bool = False, precisions: Precisions = ALL_EXACT) -> list[str]:
-    """Lines that make `reference`."""
+    """Return lines that make `reference`."""
     key = ", key_of(model)" if train else ""
     if precisions != ALL_EXACT:
         key += f", precisions=Precisions.given({precisions.written!r})"

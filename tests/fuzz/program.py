@@ -1,4 +1,4 @@
-"""Programs: the text of a case, what it makes when it is executed, and how it is printed."""
+"""Programs: the text of a case, its execution, and its printed form."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ LINES = 30
 _numbers = count()
 
 
-class Found(Exception):
-    """A case that is not as it should be.
+class Finding(Exception):
+    """Raised for a failing case.
 
     Attributes:
-        program: lines that show it, and fail as long as it is so.
+        program: lines that show the failure, and fail as long as it exists.
     """
 
     def __init__(self, message: str, program: list[str]) -> None:
@@ -29,7 +29,7 @@ class Found(Exception):
 
 
 def execute(lines: list[str], **names: Any) -> dict[str, Any]:
-    """Execute the lines; returns what they define. Tracebacks and `inspect` find their text."""
+    """Execute the lines and return their definitions. Tracebacks and `inspect` find their text."""
     name = f"<case {next(_numbers)}>"
     text = "\n".join(lines) + "\n"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
@@ -41,7 +41,7 @@ def execute(lines: list[str], **names: Any) -> dict[str, Any]:
 
 
 def packed(lines: list[str]) -> list[str]:
-    """The same program in fewer lines: simple statements of one indentation share some."""
+    """Return the program in fewer lines: simple statements of one indentation share lines."""
     found: list[str] = []
     for line in lines:
         before = found[-1] if found else ""
@@ -68,7 +68,7 @@ def _is_compound(text: str) -> bool:
 
 
 def outcome(lines: list[str], folder: Path) -> str:
-    """How the program ends in a process of its own: the last line that it says, or that it finds nothing."""
+    """Return the program's result in a process of its own: its last output line, or that it finds nothing."""
     path = folder / "case.py"
     path.write_text("\n".join(lines) + "\n")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "VPPS_TUNING": "0"}
@@ -85,8 +85,8 @@ def outcome(lines: list[str], folder: Path) -> str:
 
 
 def sort_of(error: BaseException) -> str:
-    """What findings have in common that are probably one: the text without numbers and names."""
-    text = str(error) if isinstance(error, Found) else f"{type(error).__name__}: {error}"
+    """Return a key for findings with probably one cause: the text without numbers and names."""
+    text = str(error) if isinstance(error, Finding) else f"{type(error).__name__}: {error}"
     return re.sub(r"0x[0-9a-f]+|[-+]?\d+(\.\d+)?(e[-+]?\d+)?|'[^']*'|\"[^\"]*\"|\b[EWUTLBp]\d_\d+|\(.*\)", "#", text)[
         :160
     ]

@@ -1,9 +1,9 @@
-"""Training on several ranks that is killed at random instants and started again, until it has come to its end.
+"""Training on several ranks, killed at random instants and restarted until it is complete.
 
     scripts/fuzz ranks --kills 300 [--seed S]
 
-A rank raises an exception, is killed, or is stopped. Then all must end in time, and the checkpoint must be whole; at
-the end the weights are those of a training that nobody disturbed, to the bit, with another number of ranks each time.
+A rank raises an exception, is killed, or is stopped. Then all must end in time, and the checkpoint must be whole. At
+the end the weights equal those of an undisturbed training to the bit, with another number of ranks each time.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ SAVED = 7
 """Calls between checkpoints, at which gradients may be accumulated."""
 SHARDS, EXAMPLES, WIDTH, WORDS = 6, 9, 16, 30
 TIMEOUT = 3.0
-"""Seconds that ranks wait for one that is stopped."""
+"""Seconds that ranks wait for a stopped one."""
 LATE = 8.0
-"""Seconds beyond that after which ranks hang, on a busy machine."""
+"""Further seconds after which ranks count as hanging, on a busy machine."""
 LONGEST = 1.5
-"""Seconds after which a rank goes wrong, at most; a training from the first call on takes longer."""
+"""Most seconds until a rank fails; training from the first call on takes longer."""
 SIGNALS = {"exception": signal.SIGUSR1, "SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}
 BEGUN = "begun"
 
 
 def train(world: vpps.distributed.World, path: Path) -> str:
-    """Goes on from the checkpoint, if there is one, to the end; the digest of the state."""
+    """Continue from the checkpoint, if it exists, to the end; returns the digest of the state."""
     model = vpps.Model.load(path) if path.exists() else vpps.Model(seed=4)
     if "W" not in model:
         model.parameter("W", (WIDTH, WIDTH))
@@ -69,7 +69,7 @@ def train(world: vpps.distributed.World, path: Path) -> str:
 
 
 def digest_of(model: vpps.Model) -> str:
-    """Of weights, moments and averages."""
+    """Return the digest of weights, moments and averages."""
     digest = hashlib.sha256(repr(model.step).encode())
     state = model.optimizer_state
     assert state is not None
@@ -83,7 +83,7 @@ def digest_of(model: vpps.Model) -> str:
 
 
 def rank(path: Path) -> None:
-    """What a rank runs."""
+    """Run a single rank."""
     signal.signal(signal.SIGUSR1, _fail)
     with vpps.distributed.init(shards=SHARDS, timeout=TIMEOUT, check_every=20) as world:
         if world.is_first:
@@ -96,7 +96,7 @@ def rank(path: Path) -> None:
 
 
 def _parted(path: Path) -> Path:
-    """It is there when the world is closed."""
+    """Return the path of the file that marks a closed world."""
     return path.with_suffix(".parted")
 
 
@@ -104,10 +104,11 @@ def _fail(signum: int, frame: FrameType | None) -> None:
     raise ValueError("at a random instant")
 
 
-def disturbed(random: Random, path: Path, kind: str) -> tuple[ranks.Ended, bool]:
-    """A training of which one rank goes wrong; how it ended, and whether that was why. Raises AssertionError: it hangs.
+def disturbed(random: Random, path: Path, kind: str) -> tuple[ranks.ProgramResult, bool]:
+    """Run a training with a failing rank; returns its end, and True if the failure caused it. Raises AssertionError if
+    it hangs.
 
-    One that is stopped before the world is there keeps the others in MPI's own beginning, without a timeout.
+    A rank that is stopped before the world exists keeps the others in MPI's own start, which has no timeout.
     """
     process = ranks.start("mpiexec", random.choice((2, 3)), "tests.fuzz.ranks", "--rank", path)
     if kind == "SIGSTOP" or random.random() < 0.8:
@@ -126,8 +127,8 @@ def disturbed(random: Random, path: Path, kind: str) -> tuple[ranks.Ended, bool]
 
 
 def _let_others_end(stopped: int, alive: list[int], path: Path) -> None:
-    """It is the launcher alone that waits for one that was stopped when all others could end; or MPI, at its end, which
-    may be any time after that of the world."""
+    """Continue a stopped rank once all others could end. Only the launcher then waits for it, or MPI's own end, which
+    may come any time after the end of the world."""
     until = time.monotonic() + TIMEOUT + LATE
     while any(_is_rank(pid) for pid in alive if pid != stopped) and time.monotonic() < until:
         if _parted(path).exists():
@@ -147,10 +148,10 @@ def _is_rank(pid: int) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Disturbs as often as asked for; 1 where something was found."""
-    parser = argparse.ArgumentParser(prog="scripts/fuzz ranks", description="Ranks that go wrong at random instants.")
-    parser.add_argument("--kills", type=int, default=30, help="how often (default 30)")
-    parser.add_argument("--seed", type=int, help="of all of them; by default another one each time")
+    """Disturb as often as requested; returns 1 if there are findings."""
+    parser = argparse.ArgumentParser(prog="scripts/fuzz ranks", description="Ranks that fail at random instants.")
+    parser.add_argument("--kills", type=int, default=30, help="number of failures (default 30)")
+    parser.add_argument("--seed", type=int, help="seed of all of them (default: a new one each time)")
     given = parser.parse_args(arguments)
     seed = SystemRandom().randrange(10**6) if given.seed is None else given.seed
     random, kills, found = Random(seed), Counter[str](), 0
@@ -163,7 +164,7 @@ def main(arguments: list[str]) -> int:
             try:
                 ended, came = disturbed(random, path, kind)
             except AssertionError as hang:
-                ended, came = ranks.Ended(-1, "", str(hang), math.inf), True
+                ended, came = ranks.ProgramResult(-1, "", str(hang), math.inf), True
             trainings += ended.status == 0
             if ended.status:
                 kills[kind] += 1
@@ -177,8 +178,8 @@ def main(arguments: list[str]) -> int:
     return 1 if found else 0
 
 
-def _finding(ended: ranks.Ended, came: bool, expected: str) -> str:
-    """What is wrong with an end, if anything is."""
+def _finding(ended: ranks.ProgramResult, came: bool, expected: str) -> str:
+    """Return the finding in an end, if any."""
     if ended.status == 0:
         return "" if ended.out.split()[-1:] == [expected] else "it does not end as the undisturbed training"
     if math.isinf(ended.seconds):
@@ -188,5 +189,5 @@ def _finding(ended: ranks.Ended, came: bool, expected: str) -> str:
     return "more than one rank speaks" if ended.err.count("all ranks end") > 1 else ""
 
 
-if __name__ == "__main__":  # of a rank
+if __name__ == "__main__":  # started as a rank
     rank(Path(sys.argv[2]))

@@ -1,6 +1,5 @@
-"""The fuzz with planner and recorder compiled for AddressSanitizer and UndefinedBehaviorSanitizer: both end the process
-at the first finding. Takes g++ or clang++ with their runtime libraries.
-"""
+"""Fuzzing with planner and recorder compiled for AddressSanitizer and UndefinedBehaviorSanitizer: both end the process
+at the first finding. Needs g++ or clang++ with their runtime libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ RUNTIMES = ("libasan.so", "libubsan.so")
 
 
 def begin(arguments: Sequence[str]) -> None:
-    """Have them compiled so by this process, which is started anew: the runtimes must be there before Python is."""
+    """Restart this process with sanitizers: the runtimes must be loaded before Python."""
     if "libasan" not in os.environ.get("LD_PRELOAD", ""):
         asked = (subprocess.run([*compiler(), f"-print-file-name={name}"], capture_output=True, text=True, check=True)
                  for name in RUNTIMES)  # fmt: skip

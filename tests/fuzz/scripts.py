@@ -1,4 +1,4 @@
-"""The verifier as an adversary's target: scripts are broken, and what is unsafe on the emulator must be refused."""
+"""Attacks the verifier: scripts are broken, and it must refuse those that are unsafe on the emulator."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from tests.fuzz.subjects import RECIPES, Subject
 from vpps.errors import ScriptError
 from vpps.script.verify import verify
 
-ORDERS = 4  # of the threads that an accepted script runs in
-TIMEOUT = 5.0  # seconds that a broken script may run before it counts as one that never ends
-MOST_BYTES = 8 << 30  # of addresses that a broken script may take beside those of this process
+ORDERS = 4  # orders of the threads for an accepted script
+TIMEOUT = 5.0  # seconds after which a broken script counts as endless
+MOST_BYTES = 8 << 30  # limit of a broken script's address space beyond this process's
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a broken script.
+    """The outcome of a broken script.
 
     Attributes:
-        mutation: its kind.
-        told: what was done, in words.
-        refusal: what the verifier said; "" where it accepted.
-        fault: what is unsafe about it: the kind of the emulator's first finding; "" for nothing.
+        mutation: kind of the mutation.
+        told: the changes, in words.
+        refusal: the verifier's message; "" if it accepted.
+        fault: kind of the emulator's first finding; "" for none.
         message: the finding in words.
-        other: whether it computes something else.
+        other: True if results differ.
     """
 
     subject: str
@@ -50,7 +50,7 @@ class Outcome:
 
     @property
     def is_defect(self) -> bool:
-        """Of the verifier: it accepted what is unsafe, or failed itself."""
+        """Return True for a defect of the verifier: it accepted an unsafe script, or failed itself."""
         return (bool(self.fault) and not self.refusal) or self.refusal.startswith("!")
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Outcome:
 
 
 def refusal_of(b: object) -> str:
-    """What the verifier says; with a mark before it where it fails in another way than it should."""
+    """Return the verifier's message, with a mark before it for an unexpected failure."""
     try:
         verify(b.script, b.layout, b.origin)  # type: ignore[attr-defined]
     except ScriptError as error:
@@ -72,7 +72,7 @@ def refusal_of(b: object) -> str:
 
 
 def run(subject: Subject, script: np.ndarray, orders: range) -> Iterator[tuple[str, str, np.ndarray]]:
-    """(kind, message, pool afterwards) for one order of the threads, a seed of the emulator's, after the other."""
+    """Yield (kind, message, pool afterwards) for each order of the threads, a seed of the emulator."""
     for subject.machine.seed in orders:
         subject.machine.pool[:] = subject.pool
         subject.machine.launch(script)
@@ -83,7 +83,7 @@ def run(subject: Subject, script: np.ndarray, orders: range) -> Iterator[tuple[s
 
 
 def judged(subject: Subject, seed: int, number: int, reference: np.ndarray) -> Outcome:
-    """What becomes of a broken script, in this process."""
+    """Return the outcome of a broken script, in this process."""
     mutation, b = broken(subject, seed, number)
     refusal = refusal_of(b)
     fault, message, other = "", "", False
@@ -116,7 +116,7 @@ def _work(subject: Subject, seed: int, numbers: range, out: Connection) -> None:
 
 
 def outcomes(subject: Subject, seed: int, numbers: range) -> Iterator[Outcome]:
-    """What becomes of broken scripts. They run in a process of their own: where that dies, the script is unsafe."""
+    """Yield the outcomes of broken scripts. They run in a process of their own: a script is unsafe if it dies."""
     context = multiprocessing.get_context("fork")
     while numbers:
         mine, theirs = context.Pipe(duplex=False)
@@ -144,17 +144,17 @@ def outcomes(subject: Subject, seed: int, numbers: range) -> Iterator[Outcome]:
 
 
 def main(arguments: list[str]) -> int:
-    """Break scripts, and say what became of them; 1 if the verifier accepted one that is unsafe."""
+    """Break scripts and print the outcomes; returns 1 if the verifier accepted an unsafe one."""
     parser = argparse.ArgumentParser(prog="scripts/fuzz scripts", description=__doc__)
     parser.add_argument("--count", type=int, default=7200, help="broken scripts in all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first one of each script")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop then, whatever was tried")
-    parser.add_argument("--only", choices=RECIPES, action="append", help="of these scripts alone")
-    parser.add_argument("--show", action="store_true", help="print every outcome, not the defects alone")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="time limit")
+    parser.add_argument("--only", choices=RECIPES, action="append", help="only these scripts")
+    parser.add_argument("--show", action="store_true", help="print every outcome, not only the defects")
     options = parser.parse_args(arguments)
     names = options.only or list(RECIPES)
-    turn = options.seed * 5 % len(names)  # where there is little time, another seed begins with another script
+    turn = options.seed * 5 % len(names)  # in a short run, another seed begins with another script
     names = names[turn:] + names[:turn]
     tried: Counter[tuple[str, str]] = Counter()
     faults: Counter[str] = Counter()
@@ -182,7 +182,7 @@ def main(arguments: list[str]) -> int:
 
 
 def report(tried: Counter[tuple[str, str]], faults: Counter[str], other: int, defects: int, seed: int) -> None:
-    """The figures of a run."""
+    """Print the figures of a run."""
     columns = ("unsafe, refused", "unsafe, accepted", "safe, refused", "safe, accepted")
     print(f"{'mutation':26s}" + "".join(f"{c:>18s}" for c in columns))
     for mutation in sorted({m for m, _ in tried}):

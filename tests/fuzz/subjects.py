@@ -1,4 +1,4 @@
-"""Scripts that the verifier accepts, of several kinds, each with the emulated machine that it was made for."""
+"""Scripts of several kinds that the verifier accepts, each with the emulated machine that it was made for."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from vpps.script.disassemble import Words
 from vpps.script.footprint import MemoryMap
 from vpps.script.verify import verify
 
-GUARD = 1 << 16  # words around each array: what lies a little outside one lies in no other
+GUARD = 1 << 16  # words around each array, so that near misses hit no other array
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a script is made.
+    """The settings that make a script.
 
     Attributes:
         network: the model.
         vps: virtual processors.
-        train: whether it is a step of training.
-        options: of the handle.
+        train: True for a step of training.
+        options: options of the handle.
     """
 
     network: Callable[[], Network]
@@ -87,11 +87,11 @@ RECIPES: dict[str, Recipe] = {
 
 @dataclass
 class Subject:
-    """A script, what it may touch, and a machine whose kernel runs it.
+    """A script, the memory it may use, and a machine whose kernel runs it.
 
     Attributes:
-        pool: before a launch; what the script must not read is NaN.
-        exact: whether a launch gives the same bits in every order of the threads: no atomic additions.
+        pool: contents before a launch; memory that the script must not read is NaN.
+        exact: True if a launch gives the same bits in every order of the threads: no atomic additions.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Subject:
 
     @staticmethod
     def make(name: str) -> Subject:
-        """The script of a recipe, after a launch that it has stood."""
+        """Return the script of a recipe, after a successful launch."""
         recipe = RECIPES[name]
         network = recipe.network()
         options = {"optimizer": vpps.SGD(lr=0.1), "passes": vpps.Passes(fusion=False), **recipe.options}
@@ -132,5 +132,5 @@ class Subject:
 
 
 def guarded(array: NDArray[Any]) -> NDArray[Any]:
-    """A copy in the middle of zeros."""
+    """Return a copy in the middle of zeros."""
     return np.pad(array, GUARD)

@@ -1,4 +1,4 @@
-"""The fixed part of the fuzz: some cases of each kind, and that what is wrong is found and shown."""
+"""The fixed part of the fuzz: some cases of each kind; errors are found and shown."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import vpps
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz import histories
 from tests.fuzz.minimise import minimise
-from tests.fuzz.program import LINES, Found, execute, outcome, packed, sort_of
+from tests.fuzz.program import LINES, Finding, execute, outcome, packed, sort_of
 
 pytestmark = pytest.mark.cpu
 SEED = 3
 HISTORIES = 14
 
 
-@pytest.mark.frameworks  # PyTorch is a second opinion on graphs
+@pytest.mark.frameworks  # PyTorch checks graphs, too
 @pytest.mark.parametrize("part", range(3))
 @pytest.mark.parametrize("kind, n", [("graphs", 3), ("histories", HISTORIES), ("files", 60), ("interruptions", 12)])
 def test_some_cases(kind: str, n: int, part: int) -> None:
-    """Of maps, and more of graphs, are in the tests of these (tests/record, tests/planner)."""
+    """Tests of maps and further graphs are in tests/record and tests/planner."""
     for k in range(n * part, n * part + n):
         number = k * len(fuzz.KINDS) + fuzz.KINDS.index(kind)
         made, case = fuzz.case_of(SEED, number)
@@ -35,7 +35,7 @@ def test_some_cases(kind: str, n: int, part: int) -> None:
 
 @pytest.mark.host
 def test_all_events_of_a_history_occur() -> None:
-    """In cases that are tested here, several times."""
+    """All events occur several times in the cases tested here."""
     numbers = range(fuzz.KINDS.index("histories"), 3 * HISTORIES * len(fuzz.KINDS), len(fuzz.KINDS))
     seen = Counter(event.name for number in numbers for event in fuzz.case_of(SEED, number)[1].events)
     assert min(seen[name] for name in histories.EVENTS) >= 4
@@ -44,7 +44,7 @@ def test_all_events_of_a_history_occur() -> None:
 def test_a_wrong_gradient_is_found_and_shown_by_a_short_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a process of its own, which has not the fault, the program finds nothing."""
+    """The program finds nothing in a process of its own, without the fault."""
     right = vpps.Handle.gradients
 
     def wrong(self: vpps.Handle, *args: Any, **options: Any) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:
@@ -54,7 +54,7 @@ def test_a_wrong_gradient_is_found_and_shown_by_a_short_program(
     monkeypatch.setattr(vpps.Handle, "gradients", wrong)
     cases = [fuzz.case_of(SEED, number)[1] for number in range(0, 200, len(fuzz.KINDS))]
     found = None
-    for case in sorted(cases, key=lambda case: len(str(case))):  # a small one is soon as small as it can be
+    for case in sorted(cases, key=lambda case: len(str(case))):  # a small case shrinks fast
         if found := fuzz.finding(case):
             break
     assert found is not None
@@ -100,4 +100,4 @@ def test_programs_are_packed_without_a_change_of_what_they_do() -> None:
 @pytest.mark.host
 def test_errors_that_differ_in_numbers_and_names_are_one_sort() -> None:
     said = ["gradient of W0_32: relative error 2.8e-03", "gradient of p1_8: relative error 1e-02"]
-    assert len({sort_of(Found(text, [])) for text in said}) == 1
+    assert len({sort_of(Finding(text, [])) for text in said}) == 1

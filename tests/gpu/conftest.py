@@ -1,8 +1,8 @@
-"""The gpu tier: everything here needs an NVIDIA GPU, and is skipped, saying why, where there is none.
+"""The gpu tier: all tests here need an NVIDIA GPU, and are skipped with the reason without one.
 
-What users run is tested first, a Tree-LSTM with fused cells, and cells are fused in all tests but those of single ops:
-compiling takes longer than everything else, so these and those of optimizers keep weights in memory and generic
-instructions, where one kernel that knows them all runs every model. Those of weights on the chip have one for a case.
+The users' case comes first: a Tree-LSTM with fused cells. All tests but those of single ops fuse cells. Compiling takes
+longer than everything else. So tests of ops and optimizers keep weights in memory and use generic instructions: one
+kernel with all of them runs every model. Tests of weights on the chip have a kernel per case.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIRST = FOLDER / "test_tree_lstm.py"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What tells most is first. Without a GPU, one test of every file is skipped and the others are not mentioned."""
+    """Order the most informative tests first. Without a GPU, skip one test of every file and drop the others."""
     items.sort(key=lambda item: item.path != FIRST)
     reason = why_cuda_is_unusable()
     if reason is None:
@@ -45,19 +45,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def gpu() -> Properties:
-    """The GPU."""
+    """Return the GPU's properties."""
     return usable_gpu()
 
 
 @pytest.fixture(autouse=True)
 def on_cuda(gpu: Properties, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Handles that name no target run on the GPU with all passes, as users' do, those of other processes too."""
+    """Run handles without a target on the GPU with all passes, as for users, also in other processes."""
     monkeypatch.setenv("VPPS_TARGET", "cuda")
     monkeypatch.delenv("VPPS_PASSES", raising=False)
 
 
 def with_default(function: Callable[..., Any], name: str, value: Any) -> tuple[Any, ...]:
-    """The defaults of a function's parameters, with another one for `name`."""
+    """Return the defaults of a function's parameters, with another one for `name`."""
     parameters = inspect.signature(function).parameters.values()
     assert any(p.name == name and p.default is not p.empty for p in parameters)
     return tuple(value if p.name == name else p.default for p in parameters if p.default is not p.empty)
@@ -65,8 +65,8 @@ def with_default(function: Callable[..., Any], name: str, value: Any) -> tuple[A
 
 @pytest.fixture
 def in_memory(gpu: Properties, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights stay in memory, and results are the same for all virtual processors and for 7, with both schedules. Cells
-    are not fused: every cell would need a kernel with tails of its own."""
+    """Keep weights in memory, and compare results for all virtual processors and for 7, with both schedules. Cells are
+    not fused: every cell would need a kernel with tails of its own."""
     monkeypatch.setenv("VPPS_PASSES", "-fusion")
     kernels.widen(monkeypatch, CudaMachine, kernels.know_everything_in_memory)
     kernels.keep_weights_in_memory(monkeypatch)
@@ -78,5 +78,5 @@ def in_memory(gpu: Properties, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels know every end of a launch from the start, so that none is compiled a second time."""
+    """Build kernels with every end of a launch from the start, so that none is compiled a second time."""
     kernels.widen(monkeypatch, CudaMachine, kernels.know_the_end_of_launches)

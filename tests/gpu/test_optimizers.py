@@ -1,4 +1,4 @@
-"""Updates on a GPU are those that the optimizers' references make; where weights are on the chip: test_slots.py."""
+"""Updates on a GPU equal those of the optimizers' references; test_slots.py tests weights on the chip."""
 
 from __future__ import annotations
 

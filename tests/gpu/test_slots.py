@@ -1,4 +1,4 @@
-"""Weights on the chip of a GPU: gradients and training, wherever weights and transposes lie.
+"""Weights on the chip of a GPU: gradients and training, for all places of weights and transposes.
 
 A Tree-LSTM, small on a few multiprocessors, or 256 wide on all of them.
 """
@@ -39,7 +39,7 @@ class Sentiment:
         self.network = TreeLSTMSentiment(self.model, WORDS, embedding=embedding, hidden=hidden)
 
     def batch(self, seed: int, leaves: tuple[int, ...] = (5, 1, 9, 14)) -> tuple[vpps.Graph, vpps.Expression]:
-        """The same graph and its loss for the same seed."""
+        """Return the same graph and its loss for the same seed."""
         rng = np.random.default_rng(seed)
         graph, network = vpps.Graph(), self.network
         losses = []
@@ -56,11 +56,11 @@ class Sentiment:
 
 @dataclass(frozen=True)
 class Case:
-    """What is forced of a model's place on the chip, and what must have come of that.
+    """Forced options of a model's place on the chip, and the expected result.
 
     Attributes:
-        options: what is forced.
-        holds: whether the test tests what it says.
+        options: the forced options.
+        holds: checks that the options had the intended effect.
         hidden: width of the states; from 256 on all multiprocessors take part.
     """
 
@@ -69,7 +69,7 @@ class Case:
     hidden: int = SMALL
 
     def vps(self, gpu: Properties) -> int:
-        """Virtual processors of the handle."""
+        """Return the virtual processors of the handle."""
         return gpu.sms if self.hidden > SMALL else min(FEW, gpu.sms)
 
 
@@ -99,7 +99,7 @@ CASES: dict[str, Case] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_and_training(name: str, gpu: Properties) -> None:
-    """One kernel for a case: gradients are the reference's, the same ones every time, and so is what training makes."""
+    """One kernel per case: gradients equal the reference's, and are the same every time; so are trained weights."""
     case = CASES[name]
     groups = case.options.groups or 1
     vps = case.vps(gpu) // groups * groups
@@ -118,7 +118,7 @@ def test_gradients_and_training(name: str, gpu: Properties) -> None:
             assert value == pytest.approx(expected_loss, rel=FORWARD_TOLERANCE)
             for p in net.model:
                 assert relative_error(gradients[p.name], expected[p.name]) < GRADIENT_TOLERANCE, p.name
-        if "atomic" not in tiers(onchip):  # the order of whose additions is nobody's
+        if "atomic" not in tiers(onchip):  # atomic additions have no fixed order
             for value, gradients in found[1:]:
                 assert value == found[0][0]
                 assert all(np.array_equal(g, found[0][1][p]) for p, g in gradients.items())
@@ -131,7 +131,7 @@ def test_gradients_and_training(name: str, gpu: Properties) -> None:
         assert relative_error(p.numpy(), witness.weights[p.name]) < SIGNS, p.name
 
 
-# Adam's first steps are the sign of a gradient: where that is all rounding, so is the step.
+# Adam's first steps are the sign of a gradient: if the gradient is only rounding, so is the step.
 SIGNS = 1e-2
 
 
@@ -151,7 +151,7 @@ def test_the_paper_schedule_runs_on_the_same_kernels(options: Options, gpu: Prop
 @pytest.mark.parametrize("ownership", ["aligned", "round-robin"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_updates_what_is_held(name: str, ownership: Ownership, gpu: Properties) -> None:
-    """With clipping and without, and with averages of the weights."""
+    """Covers steps with and without clipping, and averages of the weights."""
     for clip_norm in (None, 0.3):
         net = Sentiment(SMALL, SMALL)
         witness = ReferenceTraining(net.model, OPTIMIZERS[name](), clip_norm, ema=0.9)

@@ -1,4 +1,4 @@
-"""First of all what users run: a Tree-LSTM with fused cells and its weights in registers."""
+"""The users' case comes first: a Tree-LSTM with fused cells and its weights in registers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOM = 64  # multiprocessors whose shared memory holds the weights of 256 units
 
 
 def assert_fused(handle: vpps.Handle) -> None:
-    """Its kernel has code of the cells, and U has a window where there is room."""
+    """Assert that the kernel has code of the cells, and that U has a window if there is room."""
     spec, onchip = handle._engine.machine.spec, handle._engine.arrangement.onchip
     assert spec is not None
     assert spec.tails

@@ -1,4 +1,4 @@
-"""Constants of bare ops are data: another value makes no other program, and gives the bits of a cell's constant."""
+"""Constants of bare ops are data: another value needs no other program, and gives the bits of a cell's constant."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ def _same(a: Any, b: Any) -> bool:
 
 @pytest.mark.parametrize("options", [*constants.OPTIONS, "'simt', vps=2"])
 def test_other_values_are_planned_by_one_program(options: str) -> None:
-    """Bare, in cells defined anew, as keywords; bits are those of a program for each value, in a handle of its own."""
+    """Bare ops, cells defined anew, and keywords give the bits of a program per value, in a handle of its own."""
     ops = tuple(range(len(constants.OPS)))
     steps = tuple(tuple((0.1 + 0.07 * k + 0.05 * op) * (-1) ** op for op in ops) for k in range(3))
     constants.Constants(ops, steps, options, 1).check()
 
 
 def _trained(target: str, changing: bool = True) -> tuple[Any, ...]:
-    """Results and reports of a recurrence in parts, trained; numbers of programs in the history, alive, planned."""
-    gc.collect()  # what earlier tests left: else it may go while programs are counted
+    """Train a recurrence in parts; returns results, reports, and numbers of programs in the history, alive, planned."""
+    gc.collect()  # garbage of earlier tests; otherwise it may go while programs are counted
     model, found, alive = vpps.Model(seed=1), [], []
     U, V, T = model.parameter("U", (8, 8)), model.parameter("V", (8, 8)), model.lookup("T", (5, 8))
     with vpps.Handle(model, vpps.Adam(lr=0.01), target=target, vps=2) as handle:
@@ -101,7 +101,7 @@ def test_training_with_constants_that_change(target: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("in_example", [False, True])
 def test_constants_of_bounds_move_no_mask_of_dropout(in_example: bool) -> None:
-    """Beside `relu`, which is one vertex, too."""
+    """Covers `relu`, too, which is one vertex."""
     model = vpps.Model(seed=3)
     found = []
     with vpps.Handle(model, vpps.SGD(lr=0.1), target="cpu", vps=1) as handle:

@@ -1,4 +1,4 @@
-"""`concat` and `stack` of many expressions of one shape: few programs, whatever their number."""
+"""`concat` and `stack` of many expressions of one shape: few programs, for any number of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.cpu, pytest.mark.simt]
 @pytest.mark.parametrize("target", ["cpu", "simt"])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
 def test_results_are_those_of_one_vertex(shape: tuple[int, ...], target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the bit: values, masks of dropout, gradients that are sums of two. Those of more have another order."""
+    """Equal bits: values, masks of dropout, gradients that are sums of two. Longer sums have another order."""
 
     def computed(handle: vpps.Handle, n: int, form: Any, again: int) -> list[Any]:
         graph, random = vpps.Graph(), np.random.default_rng(n)
@@ -47,5 +47,5 @@ def test_other_numbers_of_parts_take_few_programs() -> None:
     for n in range(1000, 1100):
         assert vpps.concat([x] * n).shape == (3 * n,)
     assert sum(len(cell.kinds) for cell in graph.blocks) < 100 * module.WIDE
-    vpps.concat([*[x] * 50, graph.input(1.0)])  # of several shapes: as it is
+    vpps.concat([*[x] * 50, graph.input(1.0)])  # several shapes: unchanged
     assert len([*graph.blocks.values()][-1].cell.kinds) == 51

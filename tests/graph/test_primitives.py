@@ -1,4 +1,4 @@
-"""Functions that derive from the op table; `python -m tests.graph.test_primitives` writes the stub of them."""
+"""Functions that derive from the op table; `python -m tests.graph.test_primitives` writes their stub."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STUB = Path(derive.__file__).with_name("primitives.pyi")
 
 
 def stub() -> str:
-    """What type checkers and editors read of the functions."""
+    """Return the functions' stub for type checkers and editors."""
     names = textwrap.fill(", ".join(f'"{name}"' for name in sorted(derive.DERIVED)), 116, break_on_hyphens=False)
     return (
         "# Of the op table: python -m tests.graph.test_primitives\n"

@@ -1,4 +1,4 @@
-"""Checkpoints: complete, atomic, checked; a resumed run is the uninterrupted one to the last bit."""
+"""Checkpoints: complete, atomic, checked; a resumed run equals the uninterrupted one to the last bit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def small(seed: int = 5) -> vpps.Model:
-    """A model with every kind of parameter."""
+    """Return a model with every kind of parameter."""
     model = vpps.Model(seed=seed)
     with model.scope("encoder"):
         model.parameter("W", (3, 4))
@@ -38,7 +38,7 @@ def small(seed: int = 5) -> vpps.Model:
 @pytest.mark.host
 class TestRoundTrip:
     def test_load_gives_the_model_back(self, path: Path) -> None:
-        """With the state of its training."""
+        """Load also restores the state of its training."""
         model = trained()
         model.save(path)
         loaded = vpps.Model.load(path)
@@ -50,7 +50,7 @@ class TestRoundTrip:
             np.testing.assert_equal(vars(getattr(loaded, name)), vars(getattr(model, name)))
 
     def test_restore_fills_the_model_in_place(self, path: Path) -> None:
-        """What is declared afterwards is what it would have been in the saved run, whose seed is in the file."""
+        """Later declarations equal those in the saved run, whose seed is in the file."""
         model, other = small(seed=99), small()
         for p in other:
             p.assign(p.numpy() + 1)
@@ -84,7 +84,7 @@ class TestRoundTrip:
 @pytest.mark.cpu
 @pytest.mark.parametrize("rule", [None, vpps.Adam(lr=0.05), vpps.Momentum(lr=0.05)], ids=["none", "same", "other"])
 def test_an_optimizer_goes_on_or_starts_afresh(path: Path, rule: vpps.Optimizer | None) -> None:
-    """With the weights of a file that has moments of none, of the same one or of another one."""
+    """The file has weights and no moments, those of the same optimizer, or of another one."""
     net = new()
     net.model.save(path)
     with vpps.Handle(net.model, vpps.Adam(lr=0.05)) as handle:
@@ -107,7 +107,7 @@ def test_an_optimizer_goes_on_or_starts_afresh(path: Path, rule: vpps.Optimizer 
 @pytest.mark.host
 class TestWriting:
     def test_a_full_disk_leaves_the_old_file_and_no_other(self, path: Path) -> None:
-        """As the system reports it: the write itself fails, and so does closing the file. Other failures, and Ctrl-C:
+        """Covers both errors of the system: the write fails, or closing the file fails. Other failures, and Ctrl-C:
         tests/test_files.py, tests/fuzz/interruptions.py."""
         resource = pytest.importorskip("resource")
         model = small()
@@ -186,7 +186,7 @@ class TestReading:
 
     @staticmethod
     def refused(path: Path) -> str:
-        """The message with which `load` and `restore` refuse a file; both name it. The model stays as it was."""
+        """Return the message with which `load` and `restore` refuse a file; both name it. The model stays unchanged."""
         model = small()
         model.step = 3
         before = model.numpy()
@@ -202,7 +202,7 @@ class TestReading:
 
 
 def trained() -> vpps.Model:
-    """The small model after two steps of Adam and a call that accumulates, as far as a checkpoint is concerned."""
+    """Return the small model after two steps of Adam and an accumulating call, as a checkpoint has it."""
     model = small()
     model.step = 2
     halves = {p.name: np.asarray(p.numpy() * 0.5) for p in model if p.trainable}
@@ -214,7 +214,7 @@ def trained() -> vpps.Model:
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> None:
-    """Write a checkpoint anew, checksum included, after a change of its tensors or its description."""
+    """Rewrite a checkpoint, checksum included, after a change of its tensors or its description."""
     from safetensors import safe_open
 
     from vpps.model.checkpoint import sealed
@@ -228,7 +228,7 @@ def rewrite(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], objec
 
 
 def json_equal(a: bytes, b: bytes) -> bool:
-    """Whether two safetensors files differ in nothing but how their header is spelled."""
+    """Return True if two safetensors files differ only in the spelling of their header."""
     n, m = (int.from_bytes(x[:8], "little") for x in (a, b))
     try:
         return n == m and a[8 + n :] == b[8 + m :] and json.loads(a[8 : 8 + n]) == json.loads(b[8 : 8 + m])
@@ -263,7 +263,7 @@ DAMAGED: dict[str, tuple[Change, str]] = {
     **{
         f"{key} {why}": (lambda ts, d, key=key, other=other: ts.update({key: other}), f"damaged: '{key}' {NUMBERS}")
         for key, why, other in (
-            ("moment/m/words", "of another shape", np.ones((9, 9), "f4")),  # which would be written over its neighbour
+            ("moment/m/words", "of another shape", np.ones((9, 9), "f4")),  # would overwrite its neighbour
             ("weight/scale", "of another type", np.ones((), "f8")),
             ("weight/encoder/W", "not finite", np.full((3, 4), np.nan, "f4")),
             ("moment/v/words", "not finite", np.full((5, 4), np.nan, "f4")),
@@ -286,7 +286,7 @@ DAMAGED: dict[str, tuple[Change, str]] = {
 @pytest.mark.host
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_what_is_damaged_or_forged_is_refused(path: Path, damage: str) -> None:
-    """Its checksum is right: someone meant it, or a program of theirs is wrong."""
+    """The checksum is correct, so the change was deliberate, or made by a faulty program."""
     trained().save(path)
     change, words = DAMAGED[damage]
     rewrite(path, change)
@@ -370,7 +370,7 @@ class TestOtherModels:
 
 
 def test_averages_of_a_table_are_no_averages_of_a_parameter(tmp_path: Path) -> None:
-    """Of a table each row has its own; without them a table's weights become a parameter's, to be tied."""
+    """A table has averages per row. Without them a table's weights become a parameter's, to be tied."""
 
     def model(kind: str) -> vpps.Model:
         made = vpps.Model(seed=1)

@@ -1,5 +1,5 @@
-"""Bias correction counts the steps of each parameter, as in PyTorch: whenever one begins, its first step is no longer
-than those of others."""
+"""Bias correction counts the steps of each parameter, as in PyTorch: a late parameter's first step is no longer than
+those of others."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ RATE = 0.25
 
 
 class Net:
-    """Two matrices that are stacked as long as they take the same steps, and a table; gradients of `batch` do not
-    change, so that steps of Adam are as long as the rate."""
+    """Two matrices that are stacked as long as they take the same steps, and a table. Gradients of `batch` are
+    constant, so that steps of Adam are as long as the rate."""
 
     def __init__(self, late: bool = False) -> None:
         self.model = vpps.Model(seed=1)
@@ -46,7 +46,7 @@ class Net:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("how", ["frozen", "restored"])
 def test_the_first_steps_of_a_parameter_are_no_longer_than_others(how: str, target: str, tmp_path: Path) -> None:
-    """Untouched and late ones: tests/fuzz, tests/model/test_optim.py."""
+    """tests/fuzz and tests/model/test_optim.py test untouched and late parameters."""
     net = Net(late=how == "restored")
     with vpps.Handle(net.model, vpps.Adam(lr=RATE), target=target, vps=2) as handle:
         if how == "frozen":
@@ -72,7 +72,7 @@ def test_the_first_steps_of_a_parameter_are_no_longer_than_others(how: str, targ
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_resumed_run_has_the_bits_of_one_without_a_break(target: str, tmp_path: Path) -> None:
-    """Also where parameters that would be stacked have taken other numbers of steps."""
+    """Covers parameters in one stack that have taken different numbers of steps."""
     net, resumed = Net(), Net()
     with vpps.Handle(net.model, vpps.Adam(lr=RATE), target=target, vps=2) as handle:
         net.V.trainable = False

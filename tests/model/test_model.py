@@ -1,4 +1,4 @@
-"""Model: initial weights, names, access, and how weights reach the handles and come back."""
+"""Model: initial weights, names, access, and the transfer of weights to handles and back."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class TestNames:
 
 @pytest.mark.cpu
 def test_weights_stay_where_they_are(tmp_path: Path) -> None:
-    """Whatever writes them: others may share the memory."""
+    """All writers keep their memory, which others may share."""
     net = new()
     host = {p.name: p.host for p in net.model}
     net.model.save(tmp_path / "before.safetensors")
@@ -208,8 +208,8 @@ def test_printed_it_says_where_the_latest_handle_has_the_weights(target: str, ex
 
 
 def test_a_model_is_not_copied_by_accident_nor_is_a_parameter() -> None:
-    """A copy's parameters would still belong to the original, and a parameter's copy to none; save and load make a
-    real one."""
+    """A model's copy would keep the original's parameters, and a parameter's copy has no model; save and load copy
+    properly."""
     import copy
     import pickle
 

@@ -1,4 +1,4 @@
-"""Layers load PyTorch's weights, compute what PyTorch's layers compute, and give weights that PyTorch loads."""
+"""Layers load PyTorch's weights, equal PyTorch's layers, and save weights that PyTorch loads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def lstm(w: dict[str, Array], xs: Array, end: str = "_l0") -> Array:
-    """The equations in the reference of PyTorch."""
+    """Run the equations of PyTorch's reference documentation."""
     h = c = np.zeros(H)
     states = []
     for x in xs:
@@ -66,7 +66,7 @@ def bilstm_states(layer: Any, graph: vpps.Graph, xs: Array) -> list[vpps.Express
 
 @dataclass
 class Case:
-    """A layer, the name and arguments of PyTorch's, how vpps runs it over a sequence, and what it computes."""
+    """A layer, name and arguments of PyTorch's layer, vpps's run over a sequence, and the expected result."""
 
     make: Callable[[vpps.Model], Layer]
     torch: tuple[str, tuple[int, ...], dict[str, bool]]
@@ -127,7 +127,7 @@ def test_loaded_weights_compute_what_the_equations_of_pytorch_say(case: Case) ->
     weights, xs = some(layer), sequence()
     layer.load(weights)
     case.make(other).load(layer.state_dict())
-    for p in model:  # what is given is loaded as it was
+    for p in model:  # given weights are loaded unchanged
         np.testing.assert_array_equal(other[p.name].numpy(), p.numpy())
     graph = vpps.Graph()
     outputs = case.run(layer, graph, xs)

@@ -1,4 +1,4 @@
-"""Dropout: what is dropped follows from seed, step, vertex, dropout and position alone, and gradients agree."""
+"""Dropout: only seed, step, vertex, dropout and position decide the mask, and gradients agree."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def new_model(seed: int = 3) -> vpps.Model:
 
 
 def bare(model: vpps.Model, n: int = 3, rate: float = 0.4) -> tuple[vpps.Graph, E, list[E]]:
-    """Dropout of ones, n times, and a loss that depends on all of them."""
+    """Record dropout of ones, n times, and a loss that depends on all of them."""
     graph = vpps.Graph()
     ys = [vpps.dropout(graph.input(np.ones(WIDTH)) * model["p"], rate) for _ in range(n)]
     return graph, vpps.sum([vpps.sum(y) for y in ys]), ys
 
 
 def values(handle: vpps.Handle, graph: vpps.Graph, loss: E, wanted: list[E]) -> Array:
-    """What the wanted expressions are with dropout on."""
+    """Return the wanted expressions with dropout on."""
     handle.gradients(graph, loss, train=True)
     return np.stack([handle.value(e) for e in wanted])
 
@@ -51,7 +51,7 @@ class TestMask:
     @pytest.mark.parametrize("policy", ["sinks-last", "depth"])
     @pytest.mark.parametrize("vps", VP_COUNTS)
     def test_is_that_of_the_reference_for_any_number_of_processors_and_policy(self, vps: int, policy: str) -> None:
-        """Bit for bit, in cells with lists, with rows in another order than that of the calls, and narrow rows."""
+        """Masks have equal bits in cells with lists, for rows in another order than the calls, and for narrow rows."""
         model = new_model()
 
         @vpps.cell

@@ -1,4 +1,4 @@
-"""Element types."""
+"""Element types of tensors."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def check(model: vpps.Model, graph: vpps.Graph, results: Sequence[E]) -> None:
 def check_calls(
     model: vpps.Model, cell: Callable[..., E], lengths: Sequence[int], **rows: vpps.Lookup
 ) -> tuple[vpps.Graph, list[E]]:
-    """Calls of a cell with rows of tables; arguments whose names end with "s" are lists of these lengths."""
+    """Check calls of a cell with rows of tables; arguments whose names end with "s" are lists of these lengths."""
     graph, results = vpps.Graph(), []
     for n in lengths:
         given = [
@@ -88,7 +88,7 @@ WIDE: dict[str, Callable[[list[E]], E]] = {
 SHAPES = [(), (1,), (3,), (32,), (65,), (200,), (5, 7)]
 
 
-# Half of all pairs: every function with short, with long and with odd elements.
+# Half of all pairs: every function with short, long and odd elements.
 @pytest.mark.parametrize(
     "name, shape", [(name, shape) for i, name in enumerate(WIDE) for j, shape in enumerate(SHAPES) if (i + j) % 2 == 0]
 )
@@ -99,7 +99,7 @@ def test_reductions_and_softmax_element_by_element(name: str, shape: tuple[int, 
 
 
 def test_attention_in_many_steps() -> None:
-    """The steps' elements have memory of their own, used again later: their rows do not lie end to end."""
+    """The steps' elements have memory of their own, reused later: their rows are not contiguous."""
     model = vpps.Model(seed=1)
     xs = table(model, "x", 40)
     W = model.parameter("W", (40, 40))
@@ -151,7 +151,7 @@ def test_softmax_over_a_list_keeps_its_digits_far_from_zero(scale: float, offset
 
 @pytest.mark.parametrize("over", ["list", "vector"])
 def test_the_gradient_of_a_softmax_that_is_nearly_sure_keeps_its_digits(over: str) -> None:
-    """With one weight of 1 - 1e-5, the gradient is what the others leave of a difference of nearly equal terms."""
+    """The gradient of a softmax with one weight of 1 - 1e-5 is a small difference of nearly equal terms."""
     model = vpps.Model(seed=1)
     scores = model.lookup("scores", (6, 1), init=np.array([[0.3], [0.1], [12.0], [0.7], [-0.4], [0.2]]))
 
@@ -220,7 +220,7 @@ def test_an_empty_list_in_the_first_call_takes_its_shape_from_its_uses() -> None
 
 @pytest.mark.parametrize("shape", [(), (33,), (5, 7)])
 def test_logsumexp_element_by_element(shape: tuple[int, ...]) -> None:
-    """Of no elements it is the logarithm of no sum."""
+    """logsumexp of no elements is -inf, the logarithm of an empty sum."""
     model = vpps.Model(seed=1)
     xs = table(model, "x", *shape, scale=30.0)
     total = vpps.cell(lambda xs: vpps.logsumexp(xs) + vpps.logsumexp(vpps.each(vpps.tanh, xs)), elements={"xs": shape})
@@ -243,7 +243,7 @@ def test_logsumexp_of_infinities_is_what_its_limit_is_and_nothing_flows_where_th
         np.testing.assert_allclose(found, [[-inf, 2.0, inf, np.nan, 1.0]] * 3)
 
         masked = [graph.call(lambda x: vpps.where(x > 0, p * 2, -inf), graph.input(x)) for x in (np.zeros(5), xs[1])]
-        whole = [vpps.logsumexp(x) for x in masked]  # of five, of which none counts, or two
+        whole = [vpps.logsumexp(x) for x in masked]  # of five elements, none or two of them unmasked
         flows: tuple[Any, ...] = ([0, 2, 2, 0, 0],) * 2 + (0, [0, 1, 1, 0, 0])
         for y, expected in zip([of_list(masked), vpps.logsumexp(masked), *whole], flows, strict=True):
             _, gradients = handle.gradients(graph, vpps.sum(vpps.where(y > 0, y, 0)))
@@ -252,7 +252,7 @@ def test_logsumexp_of_infinities_is_what_its_limit_is_and_nothing_flows_where_th
 
 @vpps.cell
 def point(query: vpps.Expression, memory: list[vpps.Expression], right: vpps.Expression) -> vpps.Expression:
-    """Cross entropy over a list, as the recipe 'Pointers and copying' has it."""
+    """Return cross entropy over a list, as in the recipe 'Pointers and copying'."""
     scores = vpps.each(lambda m: vpps.dot(m, query), memory)
     return vpps.logsumexp(scores) - vpps.dot(right, query)
 

@@ -21,20 +21,20 @@ Shape = tuple[int, ...]
 
 
 def table(model: vpps.Model, name: str, *shape: int, rows: int = 4) -> vpps.Lookup:
-    """Trainable matrices (or vectors), so that gradients are compared."""
+    """Return trainable matrices (or vectors), so that gradients are compared."""
     values = np.random.default_rng(sum(map(ord, name))).uniform(-1, 1, (rows, *shape))
     return model.lookup(name, (rows, *shape), init=values)
 
 
 def check(model: vpps.Model, graph: vpps.Graph, results: Sequence[E], vp_counts: Sequence[int] = VP_COUNTS) -> None:
-    """Values, and the gradients of a loss that weighs every element differently; its terms are of order one."""
+    """Check values, and the gradients of a loss with different weights per element; its terms are of order one."""
     terms = [weighted(graph, y, i) * (1 / size(y.shape)) for i, y in enumerate(results)]
     loss = vpps.sum(terms) * (1 / len(results))
     assert_agrees_with_reference(model, graph, loss, results, vp_counts)
 
 
-# Matrices of (m, k) and (k, n): single elements, rows, columns, panels of every tile with and without a rest, more
-# columns of a block than are multiplied at once.
+# Matrices of (m, k) and (k, n): single elements, rows, columns, panels of every tile with and without a remainder, and
+# a block with more columns than are multiplied at once.
 PRODUCTS = [(1, 1, 1), (1, 5, 1), (5, 1, 7), (1, 6, 40), (33, 4, 1), (6, 7, 5), (8, 33, 32), (9, 20, 70), (40, 64, 33)]
 FORMS: dict[str, tuple[str, Callable[[E, E], E]]] = {
     "A B": ("a:mk b:kn", lambda a, b: a @ b),
@@ -45,14 +45,14 @@ FORMS: dict[str, tuple[str, Callable[[E, E], E]]] = {
 
 
 class Formula(NamedTuple):
-    """What is computed of matrices and vectors, in a graph and within a cell.
+    """A computation on matrices and vectors, in a graph and within a cell.
 
     Attributes:
-        operands: names and shapes, by letters or numbers. Those of lower case differ from vertex to vertex, the others
+        operands: names and shapes, by letters or numbers. Lower-case operands differ from vertex to vertex, the others
             are parameters; F is a frozen one.
-        letters: which numbers the sizes are.
-        n: vertices.
-        bare: whether it is computed outside of cells as well.
+        letters: sizes for the letters.
+        n: number of vertices.
+        bare: True to compute it outside of cells, too.
     """
 
     function: Callable[..., Any]
@@ -65,7 +65,7 @@ class Formula(NamedTuple):
     def made(
         self, sizes: tuple[int, ...] = (), n: int = 4, seed: int = 1, values: Callable[..., Any] | None = None
     ) -> tuple[vpps.Model, vpps.Graph, list[E]]:
-        """A model and a graph of n vertices; `values` makes what differs from vertex to vertex."""
+        """Return a model and a graph of n vertices; `values` makes the operands that differ from vertex to vertex."""
         model, bound = vpps.Model(seed=seed), dict(zip(self.letters, sizes, strict=True))
         given: dict[str, Any] = {}
         for name, _, shape in (operand.partition(":") for operand in self.operands.split()):
@@ -92,7 +92,7 @@ class Formula(NamedTuple):
 
 
 def concatenated(W: E, V: E, a: E, b: E) -> tuple[E, E, E]:
-    """Segments end inside the tiles of the weight gradient; the last one is an output as well, so it is made."""
+    """Segments end inside the tiles of the weight gradient; the last one is also an output, so it is computed."""
     both = vpps.concat([a, b])
     return W @ vpps.concat([a, vpps.concat([b[3:], a[:24]]), vpps.concat([a[1:], b[:1]])]), V @ both, both
 
@@ -107,20 +107,20 @@ def of_every_origin(W: E, V: E, F: E, x: E, y: E, constant: E) -> tuple[E, ...]:
 
 
 def coder(W: E, B: E, x: E) -> tuple[E, E]:
-    """Products with the transpose beside those with the matrix itself, of what a vertex makes and of concatenations."""
+    """Products with the transpose beside those with the matrix, on vectors of the vertex and on concatenations."""
     y = W @ vpps.tanh(W.T @ x + B)
     return y, W.T @ vpps.concat([y[1:], x[:1]]) if y.shape[0] > 1 else W.T.T @ B
 
 
 def halves(W: E, x: E) -> tuple[E, E]:
-    """Parts narrower than a panel made a product compute its panels once per part, and add them each time."""
+    """Parts narrower than a panel once made a product compute its panels once per part, and add them each time."""
     t = vpps.tanh(x)
     a, b = vpps.split(t, 2)
     return W @ t, vpps.concat([b, a])
 
 
 def views_of_views(P: E, x: E, m: E) -> tuple[E, ...]:
-    """Gradients flow through chains of reshapes, slices and transposes, into parts that others use as well."""
+    """Gradients flow through chains of reshapes, slices and transposes, into shared parts."""
     a = vpps.reshape(x, (4, 6))
     b = vpps.reshape(a[1:3], (3, 4))
     c = vpps.reshape(vpps.reshape(b.T, 12)[2:11], (3, 3))
@@ -291,7 +291,7 @@ def test_bilinear_form(outputs: int | None, in_cell: bool) -> None:
 
 @pytest.mark.parametrize("size", [3, 40])
 def test_products_of_list_elements(size: int) -> None:
-    """A matrix of the vertex meets the elements, matrices are elements, a parameter multiplies matrices of elements."""
+    """A vertex's matrix times elements, matrices as elements, and a parameter times matrices of elements."""
     model = vpps.Model(seed=1)
     m, x = table(model, "m", size, size), table(model, "x", size)
     W = model.parameter("W", (size, size))

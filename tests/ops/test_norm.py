@@ -1,4 +1,4 @@
-"""`norm` where its formula has no gradient, and of what is not finite; test_magnitudes.py has the rest."""
+"""`norm` at points without a gradient, and on non-finite values; test_magnitudes.py has the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TARGETS = [pytest.param("cpu", marks=pytest.mark.cpu), pytest.param("simt", mark
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_at_zero_and_beside_it(target: str) -> None:
-    """Of vectors, matrices of a cell, elements of lists and scalars."""
+    """Covers vectors, matrices of a cell, elements of lists and scalars."""
     of_cell = vpps.cell(lambda x: vpps.norm(vpps.reshape(x, (2, 3))))
     of_list = vpps.cell(lambda xs: vpps.sum(vpps.each(vpps.norm, xs)))
     graph = vpps.Graph()
@@ -22,7 +22,7 @@ def test_at_zero_and_beside_it(target: str) -> None:
     scalars = graph.rows(x[:, 2], grad=True)
     found = [vpps.norm(given[0]), of_cell(given[1]), [graph.call(of_list, [row]) for row in given[2]]]
     found.append(vpps.norm(scalars))
-    scale = graph.rows(1 / np.maximum(abs(x).max(1), 1e-30))  # so that the loss is finite
+    scale = graph.rows(1 / np.maximum(abs(x).max(1), 1e-30))  # keeps the loss finite
     loss = vpps.sum([vpps.sum([y * s for y, s in zip(ys, scale, strict=True)]) for ys in found])
     with vpps.Handle(vpps.Model(), target=target, vps=2) as handle:
         handle.gradients(graph, loss)

@@ -1,4 +1,4 @@
-"""Every op computes what its reference says, forward and backward, for any number of virtual processors."""
+"""Every op agrees with its reference, forward and backward, for any number of virtual processors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ WIDTHS = (1, 33, 64, 200)
 
 
 def weighted(graph: vpps.Graph, y: vpps.Expression, seed: int) -> vpps.Expression:
-    """A scalar whose gradient with respect to y is not uniform."""
+    """Return a scalar whose gradient with respect to y is not uniform."""
     if y.shape == ():
         return y
     return vpps.dot(y, graph.input(np.random.default_rng(seed).normal(size=y.shape)))
@@ -104,7 +104,7 @@ def test_unary(name: str, width: int) -> None:
 
 @pytest.mark.parametrize("width", [1, 31, 32, 63, 64, 97])
 def test_the_largest_element_is_found_wherever_it_is(width: int) -> None:
-    """So is one that is no number."""
+    """A NaN is also found."""
     graph, xs = vpps.Graph(), np.random.default_rng(0).uniform(-2, -1, (2, width, width)).astype(np.float32)
     xs[0][np.eye(width, dtype=bool)], xs[1][np.eye(width, dtype=bool)] = -0.5, np.nan
     with vpps.Handle(vpps.Model(), train=False) as handle:
@@ -114,7 +114,7 @@ def test_the_largest_element_is_found_wherever_it_is(width: int) -> None:
 
 @pytest.mark.parametrize("width, value", [(17, 0.83), (300, 5.3), (1024, 100.7), (1024, 1000.3)])
 def test_layer_norm_of_equal_elements_is_zero(width: int, value: float) -> None:
-    """The rounding of their mean is not magnified by 1 / sqrt(eps), nor that of a mean far from 0."""
+    """The rounding of their mean is not magnified by 1 / sqrt(eps), nor is that of a mean far from 0."""
     model = vpps.Model()
     graph = vpps.Graph()
     near = value + np.arange(width) % 7 * np.spacing(np.float32(value))
@@ -198,7 +198,7 @@ def test_matrix_parameters_are_operands_of_lists_and_by_themselves(shape: tuple[
 
 @pytest.mark.parametrize("n", [256, 257, 700])
 def test_product_with_a_concatenation_of_any_length(n: int) -> None:
-    """An instruction names only so many segments; the concatenation is made where there are more."""
+    """An instruction has room for a limited number of segments; longer concatenations are materialized."""
     model, table = operands(-1.0, n // 2, 1)
     W = model.parameter("W", (3, n))
 
@@ -215,7 +215,7 @@ def test_product_with_a_concatenation_of_any_length(n: int) -> None:
 
 @pytest.mark.parametrize("target", ["cpu", pytest.param("simt", marks=pytest.mark.simt)])
 def test_a_nan_stays_one(target: str) -> None:
-    """In all elementwise ops: of one operand, and on either side of two."""
+    """Covers all elementwise ops: one operand, and either side of two."""
     graph = vpps.Graph()
     bad, fine = graph.input(np.array([np.nan, 0.5, -0.5])), graph.input(np.array([0.25, 0.75, np.nan]))
     results = [op(x) for name, op in MAPS.items() if DERIVED[name].arity == 1 for x in (bad, fine)]
@@ -244,8 +244,8 @@ def test_lookups_inside_cells_share_rows() -> None:
 
 @pytest.mark.parametrize("words, width", [(9, 34), (70, 200)])
 def test_tied_embeddings(words: int, width: int) -> None:
-    """A matrix of which rows are looked up, one more than once, and that gives the logits: its gradient is dense, and
-    each step touches all of it."""
+    """Rows of one matrix are looked up, one of them more than once, and the matrix gives the logits. Its gradient is
+    dense, and each step changes all of it."""
     model = vpps.Model(seed=1)
     E = model.lookup("E", (words, width), dense=True)
 
@@ -306,7 +306,7 @@ def test_softmax_keeps_its_digits_far_from_zero(name: str, spread: float, offset
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("shape", [(8,), (8, 5)])
 def test_a_product_over_no_elements_has_a_zero_gradient(shape: tuple[int, ...], precision: str) -> None:
-    """With all lists empty, the weight gradient is zero, not what the launch before left behind."""
+    """If all lists are empty, the weight gradient is zero instead of the values of the launch before."""
     model = vpps.Model(seed=1)
     table, U = model.lookup("x", (3, *shape), init="normal"), model.parameter("U", (8, 8))
 
@@ -330,7 +330,7 @@ def test_a_product_over_no_elements_has_a_zero_gradient(shape: tuple[int, ...], 
 def test_weight_gradients_of_very_many_products_keep_their_digits(
     shape: tuple[int, ...], n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison, "PAPER_VP_COUNTS", ())  # whose script has an instruction for each
+    monkeypatch.setattr(comparison, "PAPER_VP_COUNTS", ())  # its script has an instruction for each
     model = vpps.Model(seed=1)
     W = model.parameter("W", (3, 2))
     graph = vpps.Graph()

@@ -1,4 +1,4 @@
-"""The random generator gives the known answers; its words are uniform and independent as far as simple tests see."""
+"""The random generator gives the known answers; simple tests find its words uniform and independent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vpps.ops.philox import BLOCK, LANES, LaunchKey, first_draw, launch_key, phi
 
 pytestmark = pytest.mark.host
 
-# Of the generator's authors: counter, key, result (kat_vectors of Random123, philox4x32 with 10 rounds).
+# By the generator's authors: counter, key, result (kat_vectors of Random123, philox4x32 with 10 rounds).
 KNOWN = [
     ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
     ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
@@ -46,7 +46,7 @@ def test_words_do_not_depend_on_the_width_or_on_other_rows() -> None:
 
 
 def test_numbers_of_examples_lie_apart() -> None:
-    """So do those of what belongs to none, in the first shards."""
+    """Numbers outside examples are apart, too, in the first shards."""
     for n in (2, 3, 64, 1000, 50_000):
         starts = np.sort([first_draw(k) for k in range(-4, n - 4)])
         assert np.diff(starts, append=starts[0] + 2**32).min() >= 2**32 / (3 * n)

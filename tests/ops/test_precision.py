@@ -1,4 +1,4 @@
-"""Precisions: how values are rounded, against arithmetic of another kind, and which parameter has which."""
+"""Precisions: rounding of values, compared with other arithmetic, and the precision of each parameter."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def of_bits(*words: int) -> np.ndarray:
 
 
 def rounded(x: np.ndarray, name: str) -> np.ndarray:
-    """By arithmetic: float32 holds multiples of what the last place of a value is worth."""
+    """Round by arithmetic: float32 holds multiples of the value of the last place."""
     _, exponent = np.frexp(x.astype(np.float64))
     place = np.ldexp(1.0, np.maximum(exponent, -125) - BITS[name])
-    units = x.astype(np.float64) / place  # exactly: a power of two
+    units = x.astype(np.float64) / place  # exact: a power of two
     whole = np.rint(units) if name == "bf16" else np.copysign(np.floor(np.abs(units) + 0.5), units)
     found = whole * place
     return np.where(np.abs(found) > np.finfo(np.float32).max, np.copysign(np.inf, x), found).astype(np.float32)
@@ -33,7 +33,7 @@ def rounded(x: np.ndarray, name: str) -> np.ndarray:
 
 @pytest.mark.parametrize("precision", REDUCED, ids=lambda p: p.name)
 def test_values_are_rounded_to_the_nearest(precision: Precision) -> None:
-    """All exponents, denormals too, with every tie and its neighbours, and what becomes infinite."""
+    """Covers all exponents, denormals too, with every tie and its neighbours, and values that overflow."""
     dropped = precision.dropped
     half, above = 1 << (dropped - 1), 1 << dropped
     kept = np.arange(0, 1 << 23, 1 << 19 | above, dtype=np.uint32) & np.uint32(~(above - 1) & 0xFFFFFFFF)
@@ -48,7 +48,7 @@ def test_values_are_rounded_to_the_nearest(precision: Precision) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS.values(), ids=PRECISIONS)
 def test_what_is_no_number_stays_so(precision: Precision) -> None:
-    """Even where what is kept of a NaN would be an infinity."""
+    """A NaN stays NaN even if its kept bits would be an infinity."""
     x = of_bits(0x7F800001, 0xFFFFFFFF, 0x7FC00000, 0x7F800000, 0xFF800000, 0x80000000)
     found = precision.round(x)
     assert np.isnan(found[:3]).all()
@@ -57,7 +57,7 @@ def test_what_is_no_number_stays_so(precision: Precision) -> None:
 
 
 def test_float64_is_rounded_to_float32_first() -> None:
-    """As a kernel has it, which sees float32 alone: here the tie comes of that."""
+    """A kernel only has float32: here the first rounding makes the tie."""
     assert PRECISIONS["bf16"].round(np.array([1 + 2**-8 + 2**-40])) == 1.0
 
 
@@ -67,13 +67,13 @@ def test_steps_to_the_next_tie_are_counted_at_the_largest_element() -> None:
     vectors = np.array([[0x3F807FFD, 0x3F800000], [0x40808000 - 9, 0x3F808005]], np.uint32).view(np.float32)
     assert [bf16.nearest_tie(v[None]) for v in vectors] == [3, 5 / 4]
     assert bf16.nearest_tie(vectors) == 5 / 4
-    assert bf16.nearest_tie(np.array([[520.0, *of_bits(0x3F808000)]])) == 1 << 15  # which matters to nobody
+    assert bf16.nearest_tie(np.array([[520.0, *of_bits(0x3F808000)]])) == 1 << 15  # irrelevant
     assert bf16.nearest_tie(np.array([[0.0, 1.0]])) == 1 << 15  # they are represented exactly
     assert bf16.nearest_tie(np.array([[1.5, np.inf], [np.nan, 1.0]])) == np.inf
     assert bf16.nearest_tie(np.zeros((0, 4))) == bf16.nearest_tie(np.zeros((2, 4))) == np.inf
 
 
-# ---- which parameter has which
+# ---- the precision of each parameter
 
 
 def test_precisions_are_given_for_all_or_by_name() -> None:
@@ -109,7 +109,7 @@ def test_factors_of_products_are_rounded_and_nothing_else() -> None:
 
 
 def test_the_reference_rounds_both_factors_of_a_product_forward_and_backward() -> None:
-    """All by hand, of numbers of which few bits are kept: 1 + 2^-9 becomes 1."""
+    """Computed by hand, with few bits: 1 + 2^-9 becomes 1."""
     little = 2.0**-9
     model = vpps.Model()
     W = model.parameter("W", (2, 2), init=np.array([[1 + little, 2.0], [0.0, 3.0]]))
@@ -126,7 +126,7 @@ def test_the_reference_rounds_both_factors_of_a_product_forward_and_backward() -
     loss = vpps.dot(y, weights)
     reference = Reference(graph, weights_of(model), precisions=Precisions.given("bf16"))
     gradients = reference.backward(loss)
-    assert reference.value(y).tolist() == [3 + little, 3.0]  # the sum and the bias are as exact as ever
+    assert reference.value(y).tolist() == [3 + little, 3.0]  # the sum and the bias stay exact
     assert gradients["W"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
     assert gradients["b"].tolist() == [1 + little, 1.0]  # no product
     assert reference.gradient(x).tolist() == [1.0, 5.0]

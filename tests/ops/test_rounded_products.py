@@ -1,5 +1,5 @@
-"""Products that round what they multiply agree with the reference that rounds there, in all forms of products, on any
-target; and are as near to exact ones as their precision promises.
+"""Products with rounded operands agree with the rounding reference, in all forms of products, on any target. Their
+distance from exact products is as their precision promises.
 
 A case takes the first seed for which float32 cannot round the other way than float64 (`away_from_ties`).
 """
@@ -24,35 +24,35 @@ from vpps.reference import Reference, weights_of
 pytestmark = pytest.mark.cpu
 
 E = vpps.Expression
-Made = tuple[vpps.Model, vpps.Graph, E, list[E]]
+BuiltGraph = tuple[vpps.Model, vpps.Graph, E, list[E]]
 PRECISIONS = {"bf16": (1e-4, 2e-2)}
-"""Those of the target, and how far values of a small network are from exact ones, at least and at most."""
+"""Precisions of the target, with bounds of a small network's relative error: least and most."""
 
 
 def exact(seed: int, *shape: int) -> NDArray[np.float64]:
-    """Numbers that no precision rounds, so that they are no ties."""
+    """Return numbers that no precision rounds, so that they are no ties."""
     return np.random.default_rng(seed).integers(-40, 40, shape) / 32
 
 
-def made(model: vpps.Model, graph: vpps.Graph, results: list[E]) -> Made:
-    """With a loss that weighs every element differently, by numbers that are not rounded either."""
+def made(model: vpps.Model, graph: vpps.Graph, results: list[E]) -> BuiltGraph:
+    """Return them with a loss that weighs every element differently, by numbers that are not rounded, either."""
     terms = [vpps.dot(y, graph.input(exact(i, *y.shape))) if y.shape else y for i, y in enumerate(results)]
     return model, graph, vpps.sum(terms) * 0.25, results
 
 
-def formula(function: Callable[..., Any], operands: str, n: int = 3, bare: bool = False) -> Callable[[int], Made]:
+def formula(function: Callable[..., Any], operands: str, n: int = 3, bare: bool = False) -> Callable[[int], BuiltGraph]:
     return lambda seed: made(*Formula(function, operands, bare=bare).made(n=n, seed=seed, values=exact))
 
 
 autoencoder = formula(lambda W, B, x: (W.T @ vpps.tanh(W @ x + B), W.T.T @ (x * 2)), "W:9,33 B:9, x:33,")
-# Matrices that meet the same vectors, so that the kernel has one in their place.
+# Matrices that multiply the same vectors, so that the kernel stacks them.
 stacked = formula(
     lambda W, V, U, B, x: vpps.tanh(W @ x + B) + vpps.relu(V @ x) + U @ x, "W:64,16 V:64,16 U:64,16 B:64, x:16,", 2
 )
 
 
-def lists(seed: int) -> Made:
-    """A product for every element of lists, one of them empty."""
+def lists(seed: int) -> BuiltGraph:
+    """Record a product for every element of lists, one of them empty."""
     model = vpps.Model(seed=seed)
     x, U = model.lookup("x", (4, 9), init=exact(seed, 4, 9)), model.parameter("U", (9, 9))
 
@@ -65,8 +65,8 @@ def lists(seed: int) -> Made:
     return made(model, graph, [node(xs[0], xs[1:]), node(xs[3], []), node(xs[2], xs[:2])])
 
 
-def tied(seed: int) -> Made:
-    """Embeddings that give the logits: of a row that is looked up nothing is rounded."""
+def tied(seed: int) -> BuiltGraph:
+    """Record embeddings that give the logits: a looked-up row is not rounded."""
     model = vpps.Model(seed=seed)
     table = model.lookup("E", (11, 12), dense=True)
 
@@ -83,15 +83,15 @@ def tied(seed: int) -> Made:
     return made(model, graph, results)
 
 
-def frozen(seed: int) -> Made:
-    """A matrix that is not trained, behind one that is."""
+def frozen(seed: int) -> BuiltGraph:
+    """Record an untrained matrix after a trained one."""
     model, graph, loss, results = autoencoder(seed)
     model["W"].trainable = False
     return model, graph, loss, results
 
 
-def recurrence(seed: int) -> Made:
-    """Two cells that read each other, and a state that goes round: what is rounded is computed."""
+def recurrence(seed: int) -> BuiltGraph:
+    """Record two cells that read each other, with a recurrent state: the rounded operands are computed."""
     model = vpps.Model(seed=seed)
     x = model.lookup("x", (3, 8), init=exact(seed, 3, 8))
     W, V = model.parameter("W", (8, 16)), model.parameter("V", (8, 8))
@@ -112,7 +112,7 @@ def recurrence(seed: int) -> Made:
     return made(model, graph, results)
 
 
-FORMS: dict[str, Callable[[int], Made]] = {
+FORMS: dict[str, Callable[[int], BuiltGraph]] = {
     "W @ x + b": formula(lambda W, B, x: W @ x + B, "W:70,33 B:70, x:33,", 4),
     "W @ x": formula(lambda W, x: W @ x, "W:5,200 x:200,", 9),
     "one element": formula(lambda W, B, x: W @ x + B, "W:11 B:1 x:1"),
@@ -194,7 +194,7 @@ def test_gradients_of_inputs_round_what_they_come_from() -> None:
         assert relative_error(handle.input_gradient(x), reference.gradient(x)) < 1e-4
 
 
-# ---- training: the weights that products read follow those that are trained
+# ---- training: the weights that products read follow the trained ones
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_gradients_of_inputs_round_what_they_come_from() -> None:
     ids=lambda options: "-".join(options) or "sgd",
 )
 def test_every_step_is_that_of_the_reference_with_the_weights_before(options: dict[str, Any]) -> None:
-    """Each step begins with the handle's own float32 weights, as else both would round other ones."""
+    """Each step begins with the handle's own float32 weights; otherwise both would round different ones."""
     options = dict(options)
     precision = options.pop("precision", "bf16")
     rule = {"sgd": vpps.SGD(lr=0.1), "adam": vpps.Adam(lr=0.01, eps=1e-3)}[options.pop("optimizer", "sgd")]
@@ -245,7 +245,7 @@ def test_every_step_is_that_of_the_reference_with_the_weights_before(options: di
                 if "ema" in options:
                     averages[p.name] += (1 - options["ema"]) * (wanted - averages[p.name])
                     assert relative_error(p.average(), averages[p.name]) < 1e-5
-        # What is computed now is of the new weights, whose copies in bf16 the kernel made, not the host.
+        # The new result needs new weights, whose bf16 copies the kernel made, not the host.
         fresh = float(Reference(graph, weights_of(model), precisions=Precisions.given(precision)).value(loss))
         assert handle.forward(graph, [loss])[0] == pytest.approx(fresh, rel=1e-5, abs=1e-5)
         bits = handle.gradients(graph, loss)
@@ -261,7 +261,7 @@ def test_a_handle_that_only_evaluates_has_the_values_of_one_that_trains() -> Non
         expected = handle.forward(graph, results)
         assert handle.precision == "bf16"
     with vpps.Handle(model, precision="bf16", vps=3, train=False) as handle:
-        for _ in range(2):  # once more, with weights that were assigned
+        for _ in range(2):  # once more, with assigned weights
             found = handle.forward(graph, results)
             assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
             model["W"].assign(model["W"].numpy() + 0.5)
@@ -270,13 +270,13 @@ def test_a_handle_that_only_evaluates_has_the_values_of_one_that_trains() -> Non
             assert relative_error(np.stack(expected), np.stack([reference.value(e) for e in results])) < 1e-5
 
 
-# ---- what is no number, and no vector
+# ---- non-finite values, and no vectors
 
 
 @pytest.mark.parametrize("bits", [0x7F7FFFFF, 0xFF7F8000, 0x7F800000, 0x7F800001, 0x7FC00000], ids=hex)
 def test_a_step_is_left_out_where_what_a_product_rounds_is_not_finite(bits: int) -> None:
-    """The largest float32 becomes infinite; a NaN stays one, though what bf16 keeps of it is that of an infinity. The
-    loss is finite where it saturates, and the gradient then 0 times infinity."""
+    """The largest float32 rounds to infinity. A NaN stays NaN, though its bf16 bits are those of an infinity. The loss
+    is finite in saturation, and the gradient is then 0 times infinity."""
     model = vpps.Model(seed=1)
     W, graph = model.parameter("W", (6, 5)), vpps.Graph()
     x = np.zeros(5, np.float32)
@@ -305,11 +305,11 @@ def test_weights_beyond_the_largest_bf16_are_infinite_to_products() -> None:
     assert np.isnan(nan).all()
 
 
-# ---- what users see
+# ---- visible results
 
 
 def test_a_tree_lstm_is_off_by_what_the_precision_promises() -> None:
-    """Against the exact reference: not more, and not less, as if nothing were rounded."""
+    """The distance to the exact reference is in the promised range: neither larger nor as small as without rounding."""
     task, graph = CASES["tree-lstm"].make(), vpps.Graph()
     loss, logits = task.loss(graph, task.train[:2]), task.outputs(graph, task.train[:2])
     unrounded = Reference(graph, weights_of(task.model))

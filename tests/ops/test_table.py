@@ -1,4 +1,4 @@
-"""Every row of the op table is complete, and its reference gradients are those of its reference values."""
+"""Every row of the op table is complete, and its reference gradients match its reference values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ N = 3  # vertices of a batch
 
 
 def sample(op: Op, rng: np.random.Generator) -> tuple[dict[str, Any], list[NDArray[Any]]]:
-    """Attributes and operands for a batch of N vertices."""
+    """Return attributes and operands for a batch of N vertices."""
     attrs = {k: v for k, v in op.samples.items() if k in op.attrs}
 
     def draw(*shape: int) -> NDArray[Any]:

@@ -1,8 +1,8 @@
 """Hashes of scripts: random graphs and all tasks of the zoo, each planned in the configurations that golden.json lists.
 
-`python -m tests.planner.golden` writes the hashes of the listed configurations anew, and lists configurations for
-examples that have none. A change that must not change scripts is right if no hash changes; if an option goes, its rows
-are deleted and no other row changes.
+`python -m tests.planner.golden` rewrites the hashes of the listed configurations, and lists configurations for examples
+without any. A change that must not change scripts is right if no hash changes. To remove an option, delete its rows; no
+other row may change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.zoo.cases import CASES
 from vpps.planner.native.policy_table import POLICIES
 
 FILE = Path(__file__).with_name("golden.json")
-RANDOM = 60  # random graphs
+RANDOM = 60  # number of random graphs
 EACH = 3  # configurations of a machine in which one graph is planned
 
 NAMES = [*(f"random {n}" for n in range(RANDOM)), *CASES]
@@ -31,7 +31,7 @@ NAMES = [*(f"random {n}" for n in range(RANDOM)), *CASES]
 
 @cache
 def example(name: str) -> Example:
-    """One of `NAMES`."""
+    """Return one of `NAMES`."""
     if name in CASES:
         task = CASES[name].make()
         graph, batch = vpps.Graph(), task.train[:2]
@@ -43,18 +43,18 @@ def example(name: str) -> Example:
 
 @cache
 def golden() -> dict[str, dict[str, str]]:
-    """By example and configuration its hash."""
+    """Return the hashes by example and configuration."""
     found: dict[str, dict[str, str]] = json.loads(FILE.read_text())
     return found
 
 
 def configurations(name: str) -> list[Configuration]:
-    """Those in which an example is planned."""
+    """Yield the configurations of an example."""
     return [parse(text) for text in golden()[name]]
 
 
 def new_configurations(name: str) -> Iterator[Configuration]:
-    """Some of every machine, so that all examples together have every policy of each many times."""
+    """Yield some configurations of every machine, so that all examples together use every policy many times on each."""
     random = Random(name)
     for machine in MACHINES:
         for policy in random.sample(list(POLICIES), EACH):
@@ -62,18 +62,18 @@ def new_configurations(name: str) -> Iterator[Configuration]:
 
 
 def hashed(name: str, c: Configuration) -> str:
-    """Of all that launches depend on."""
+    """Hash everything that launches depend on."""
     found = hashlib.sha256()
     for plan in plans(example(name), c):
         facts = plan.pool_floats, plan.loss_slot, plan.n_barriers, sorted(plan.instructions)
         found.update(plan.script.tobytes())
-        found.update(f"{str(facts)[:-1]}, Continuation(products=(), entries=0))".encode())  # as the rows were written
+        found.update(f"{str(facts)[:-1]}, Continuation(products=(), entries=0))".encode())  # format of stored rows
         found.update(np.asarray(plan.addresses, np.int64).tobytes())
     return found.hexdigest()[:8]
 
 
 def main() -> None:
-    """Write all hashes."""
+    """Rewrite all the hashes."""
     listed = {name: configurations(name) if name in golden() else new_configurations(name) for name in NAMES}
     hashes = {name: {str(c): hashed(name, c) for c in given} for name, given in listed.items()}
     FILE.write_text(json.dumps(hashes, indent=0) + "\n")

@@ -1,4 +1,4 @@
-"""Every kind of launch of a graph, planned for every machine, without one."""
+"""Every kind of launch of a graph, planned for every machine, without the machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RULES = {
 
 
 class Configuration(NamedTuple):
-    """How a graph is planned."""
+    """The settings to plan a graph with."""
 
     target: str
     groups: int
@@ -49,7 +49,7 @@ class Configuration(NamedTuple):
     streaming: bool = True
 
     def __str__(self) -> str:
-        """In words that stay the same if a field goes: three of them, then whatever is not as by default."""
+        """Return words that stay the same if a field goes: three fields, then all non-default ones."""
         given = [self.target, self.schedule, self.policy]
         for name, default in self._field_defaults.items() | {"groups": 1}.items():
             value = getattr(self, name)
@@ -66,7 +66,7 @@ MACHINES = [
 
 
 def parse(text: str) -> Configuration:
-    """A configuration from its words."""
+    """Return a configuration from its words."""
     target, schedule, policy, *given = text.split()
     values: dict[str, Any] = {"groups": 1}
     for name, _, value in (word.partition("=") for word in given):
@@ -75,7 +75,7 @@ def parse(text: str) -> Configuration:
 
 
 def draw(random: Random, machine: tuple[str, int, str], policy: str = "") -> Configuration:
-    """A random configuration of one of `MACHINES`, of a random policy if none is given."""
+    """Draw a random configuration of one of `MACHINES`, of a random policy if none is given."""
     return Configuration(
         *machine,
         policy or random.choice(list(POLICIES)),
@@ -88,7 +88,7 @@ def draw(random: Random, machine: tuple[str, int, str], policy: str = "") -> Con
 
 
 class Example(NamedTuple):
-    """What is planned."""
+    """A graph to plan, with its model."""
 
     model: vpps.Model
     graph: vpps.Graph
@@ -97,7 +97,8 @@ class Example(NamedTuple):
 
 
 def policy_for(name: str, graph: vpps.Graph) -> str | LearnedPolicy:
-    """What a handle takes: "fsm" is learned from the graph, so quickly that other graphs have unknown states."""
+    """Return the policy for a handle: "fsm" is learned from the graph, in few trials, so other graphs have unknown
+    states."""
     settings = LearningSettings(Encoding(phases=20), trials=3, check_every=1)
     return learned_from([graph], settings) if name == LearnedPolicy.name else name
 
@@ -105,7 +106,7 @@ def policy_for(name: str, graph: vpps.Graph) -> str | LearnedPolicy:
 def distribution_of(
     it: Example, c: Configuration, rule: vpps.Optimizer, averages: bool, passes: Passes, precision: str
 ) -> Distribution:
-    """Where parameters lie, without the machine."""
+    """Return the distribution of parameters, without the machine."""
     update, moments = Update(rule, 1, 1, None), len(rule.moments)
     precisions = Precisions(precision)
     if c.target == "cpu":
@@ -121,8 +122,8 @@ def distribution_of(
 
 
 def plans(it: Example, c: Configuration, made: type[Planner] = Planner, precision: str = "float32") -> Iterator[Plan]:
-    """Every kind of launch: training, clipped, averaging, accumulating, over what is held, halves, an update from given
-    gradients, inference."""
+    """Yield every kind of launch: training, clipped, averaging, accumulating, on held gradients, halves, an update from
+    given gradients, inference."""
     rule, passes = RULES[c.rule], Passes(fusion=c.fusion, lazy_batching=c.lazy_batching, streaming=c.streaming)
     distribution = distribution_of(it, c, rule, c.averages, passes, precision)
     planner = made(distribution, policy_for(c.policy, it.graph), c.schedule, passes)
@@ -159,5 +160,5 @@ def _factors(table: vpps.Parameter, rows: np.ndarray[Any, Any]) -> np.ndarray[An
 
 
 def verify(plan: Plan) -> None:
-    """Have the verifier look at all its launches. Raises ScriptError."""
+    """Verify all launches of a plan. Raises ScriptError."""
     verifier.verify(plan.script, plan.layout, plan.origin, plan.divisions)

@@ -1,4 +1,4 @@
-"""Who made which word of a script, as it is asked of a plan: at any time, and without disturbing other plans."""
+"""The origin of each word of a script, on request from a plan: at any time, and without effect on other plans."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.cpu
 
 RULE = vpps.SGD(lr=0.1)
 BARRIERS = ("barrier", "signal", "wait")
-OF_THE_END = {  # of those that no cell makes: what messages call them, but for the parameter
+OF_THE_END = {  # instructions of no cell: their names in messages, without the parameter
     Phase.FORWARD: {"loss", "input", "load"},
-    Phase.BACKWARD: {"load"},  # where it is a launch of its own
+    Phase.BACKWARD: {"load"},  # if it is a launch of its own
     Phase.GRADIENTS: {"load_gradient", "store_gradient", "gather_sum", "guard"},
     Phase.UPDATE: {"guard", "clip", "load_gradient", "squares_matrix", "squares_rows"},
 }
@@ -35,7 +35,7 @@ def planner_of(model: vpps.Model) -> Planner:
 
 
 def check(plan: Plan) -> None:
-    """Every instruction is what its section says."""
+    """Check that every instruction matches its section."""
     end = len(plan.script)
     for start, stream in reversed(plan.streams):
         assert start + stream.words == end
@@ -101,7 +101,7 @@ def test_words_name_cells_ops_parameters_and_calls() -> None:
 
 
 def test_a_plan_is_that_of_the_vertices_at_the_time() -> None:
-    """Also for vertices of rows, and of cells that are used first later."""
+    """Vertices of rows, and of cells first used later, do not change it."""
     for name in ("tree-lstm", "nmt with attention"):
         task, graph = CASES[name].make(limit=5), vpps.Graph()
         loss = task.loss(graph, task.train[:])

@@ -1,4 +1,4 @@
-"""Which group runs which vertex: connected components, shared sources, joining vertices, even work."""
+"""The group of each vertex: connected components, shared sources, joining vertices, even work."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def net() -> Net:
     return Net(model, words, node, loss)
 
 
-class Found(NamedTuple):
+class GroupedPlan(NamedTuple):
     grouping: Grouping
     group: list[int]  # by recording index
     stage: list[int]
 
 
-def grouped(net: Net, graph: vpps.Graph, n_groups: int, wanted: Sequence[E]) -> Found:
-    """How what some values depend on is dealt; in training, if that is one loss."""
+def grouped(net: Net, graph: vpps.Graph, n_groups: int, wanted: Sequence[E]) -> GroupedPlan:
+    """Return the groups of the vertices that some values depend on; in training, if that is one loss."""
     distribution = Distribution(net.model, 2, 1, 0, train=True, groups=n_groups)
     planner = Planner(distribution, passes=Passes(lazy_batching=False))  # stages are those of vertices
     if len(wanted) == 1 and not wanted[0].shape:
@@ -69,7 +69,7 @@ def grouped(net: Net, graph: vpps.Graph, n_groups: int, wanted: Sequence[E]) -> 
     for b in plan.blocks:
         calls, rows = b.arrays.calls[b.order], b.count[:, 0]
         group[calls], stage[calls] = np.repeat(b.step_group, rows), np.repeat(b.step_stage, rows)
-    return Found(plan.grouping, group.tolist(), stage.tolist())
+    return GroupedPlan(plan.grouping, group.tolist(), stage.tolist())
 
 
 def chain(net: Net, graph: vpps.Graph, state: E, length: int) -> E:
@@ -101,7 +101,7 @@ def test_a_state_that_all_sequences_begin_with_runs_first(net: Net) -> None:
     assert (found.group[0], found.stage[0], found.grouping.first_own) == (0, 0, 1)
     assert min(found.stage[1:]) >= 1
     assert {found.group[end.ref] for end in ends} == {0, 1}
-    # One that few read belongs to them, where work is even all the same.
+    # A source with few readers belongs to them, if work is still even.
     graph = vpps.Graph()
     states = [chain(net, graph, graph.lookup(net.words, 0), 3) for _ in range(2)]
     assert grouped(net, graph, 2, [net.node(s, net.node(s, s)) for s in states]).grouping.first_own == 0
@@ -139,7 +139,7 @@ def test_cells_without_arguments_are_dealt_as_well(net: Net) -> None:
 @given(data=st.data(), n_groups=st.integers(2, 4))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_connected_components_stay_together_and_are_dealt_evenly(net: Net, data: st.DataObject, n_groups: int) -> None:
-    """Components as a search finds them."""
+    """The expected components come from a search."""
     graph = vpps.Graph()
     n = data.draw(st.integers(1, 40))
     states: list[E] = []
@@ -167,5 +167,5 @@ def test_connected_components_stay_together_and_are_dealt_evenly(net: Net, data:
 
 
 def call_of(graph: vpps.Graph, value: E) -> int:
-    """The recording index of the vertex that makes a value."""
+    """Return the recording index of the vertex that makes a value."""
     return int(Topology(graph).value_call[value.ref])

@@ -1,4 +1,4 @@
-"""Graphs as deep as they are long: nothing recurs, and what a level costs does not grow with the levels before it."""
+"""Graphs as deep as they are long: planning has no recursion, and a level's cost does not grow with earlier levels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_levels_are_planned_one_after_the_other(monkeypatch: pytest.MonkeyPatch)
     h = graph.input(np.ones(8, np.float32))
     for _ in range(STEPS):
         h = step(h)
-    # One virtual processor: every level may follow the one before with no barrier between.
+    # One virtual processor: every level may follow the one before without a barrier.
     with vpps.Handle(model, vpps.SGD(lr=0.1), target="cpu", vps=1) as handle:
         handle.fb(graph, vpps.sum(h))
         assert math.isfinite(handle.sync_get_latest_loss())

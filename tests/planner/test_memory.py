@@ -1,4 +1,4 @@
-"""Memory of slabs: never two at one place at one time, and hardly more than what must be there at once."""
+"""Memory of slabs: never two in one place at one time, and little more than their peak."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ START, STOP, FIRST, LAST, GROUP = range(5)  # columns of the arrays of a layout
 
 
 def assert_apart(arrays: Ints) -> None:
-    """No two of some arrays share memory while both are there; nor ever, if groups of virtual processors own them."""
+    """Assert that arrays never share memory during their lifetimes; with groups, that they never share any."""
     start, stop, first, last, group = arrays.T
     shared = (start < stop[:, None]) & (start[:, None] < stop)
     at_once = (first <= last[:, None]) & (first[:, None] <= last)
@@ -40,7 +40,7 @@ def assert_apart(arrays: Ints) -> None:
 
 @pytest.mark.parametrize("name", golden.NAMES[::4])
 def test_no_two_arrays_are_at_one_place_at_one_time(name: str) -> None:
-    """Of any schedule, in groups or not, of training and inference; nor beyond what a plan says that it needs."""
+    """Covers any schedule, with or without groups, in training and inference; no array lies beyond the plan's size."""
     it, random = golden.example(name), Random(name)
     for c in random.sample(golden.configurations(name), 4):
         for plan in launches.plans(it, c):
@@ -51,7 +51,7 @@ def test_no_two_arrays_are_at_one_place_at_one_time(name: str) -> None:
 
 
 class Net:
-    """A recurrent cell with slabs of every life, over chains of any length."""
+    """A recurrent cell with slabs of every lifetime, over chains of any length."""
 
     def __init__(self) -> None:
         self.model = vpps.Model(seed=1)
@@ -61,7 +61,7 @@ class Net:
 
         @vpps.cell
         def step(h: vpps.Expression, x: vpps.Expression) -> vpps.Expression:
-            inner = vpps.tanh(self.W @ h + x)  # read by V's gradient: whole
+            inner = vpps.tanh(self.W @ h + x)  # V's gradient reads all of it
             return vpps.sigmoid(self.V @ inner)
 
         self.step = step
@@ -91,7 +91,7 @@ def test_inference_keeps_what_is_wanted_or_still_to_be_read() -> None:
     for length in (10, 100):
         graph, states = net.chain(length)
         needed = batch_floats(planner, planner.plan_forward(graph, [states[-1]]))
-        # One row per looked-up word, which come first, all of them; two states in turn and three slabs of one step.
+        # One row per looked-up word: all come first. Two alternating states, and three slabs of one step.
         assert needed == (length + 1 + 2 + 3) * H + 2 * STAGGER
     plan, wanted = planner.plan_forward(graph, states[5:9]), [s.ref for s in states[5:9]]
     assert np.flatnonzero(plan.addresses >= 0).tolist() == wanted
@@ -102,15 +102,15 @@ def test_training_uses_the_memory_of_a_step_again() -> None:
     net = Net()
     floats = [batch_floats(net.planner(), training(net, 2, *net.chain(length))) for length in (10, 100)]
     # A step and its word: three slabs that weight gradients or the user read, two from forward to backward, two
-    # gradients for the end. Two that are gone after its backward, that of the state before, which is gone two steps
-    # later, and the word's gradient lie where others were.
+    # gradients up to the end. Four reuse memory: two that end with the step's backward, the previous state's, which
+    # ends two steps later, and the word's gradient.
     assert (floats[1] - floats[0]) / 90 == (3 + 2 + 2) * H
 
 
 @pytest.mark.parametrize("widths", [(32, 32, 32), (32, 64, 16), (16, 64, 32)])
 def test_holes_of_any_size_are_used_again(widths: tuple[int, int, int]) -> None:
-    """States of different widths, which live for two stages each, need no more than the largest that lie side by side,
-    and what lies between them."""
+    """States of different widths, which live for two stages each, need only the memory of the largest neighbouring ones
+    and the slabs between them."""
     model = vpps.Model(seed=1)
     graph = vpps.Graph()
     state = graph.input(np.ones(widths[-1]))
@@ -120,20 +120,20 @@ def test_holes_of_any_size_are_used_again(widths: tuple[int, int, int]) -> None:
     planner = Planner(Distribution(model, 2, 32, 0, train=True))
     plan = planner.plan_forward(graph, [state])
     verify(plan.script, plan.layout, plan.origin)
-    # Products and their tanh are vertices of their own: at any time there is one that is read, and one that is made.
+    # Products and their tanh are separate vertices: at any time one is read, and one is written.
     assert batch_floats(planner, plan) <= 2 * max(widths) + max(widths)
     begins = plan.layout.memory[plan.layout.memory[:, START] >= planner.distribution.end, START]
     assert not (begins % ALIGN).any()
 
 
 def given_back(plan: Plan) -> np.ndarray:
-    """Numbers of the arrays that are there for several periods, and gone before the end."""
+    """Return numbers of the arrays that live for several periods and end before the end."""
     arrays = plan.layout.memory
     return np.flatnonzero((arrays[:, FIRST] < arrays[:, LAST]) & (arrays[:, LAST] < arrays[:, LAST].max()))
 
 
 def assert_refused_where_shorter(plan: Plan, which: Ints, by: int) -> None:
-    """The verifier accepts the plan, and nothing that has some of its arrays for a shorter time."""
+    """Assert that the verifier accepts the plan, and refuses shorter lifetimes of some arrays."""
     verify(plan.script, plan.layout, plan.origin)
     memory = plan.layout.memory.copy()
     memory[which, LAST] -= by
@@ -143,12 +143,12 @@ def assert_refused_where_shorter(plan: Plan, which: Ints, by: int) -> None:
 
 @pytest.mark.parametrize("vps", [1, 2])
 def test_values_and_gradients_give_way_after_their_last_readers(vps: int) -> None:
-    """Gradients not at once: barriers between steps may be left out."""
+    """Gradients end later: barriers between steps may be left out."""
     net = Net()
     graph, states = net.chain(6)
     plan = net.planner(vps).plan_forward(graph, [states[-1]])
     passed_on = given_back(plan)
-    assert len(passed_on) == 6  # all words, which are one step, and the states that are not asked for
+    assert len(passed_on) == 6  # all words, which are one step, and the states that are not requested
     for one in passed_on:
         assert_refused_where_shorter(plan, np.array([one]), by=1)
     plan = training(net, vps, graph, states)

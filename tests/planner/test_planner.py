@@ -1,4 +1,4 @@
-"""The planner: its memory is used again; graphs of odd forms."""
+"""The planner: memory is reused; graphs of odd forms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vpps.reference import Reference, weights_of
 
 pytestmark = pytest.mark.cpu
 
-PARTS = 512 + 300  # of which 512 are dealt one by one (dealing.h)
+PARTS = 512 + 300  # dealing.h deals 512 of them one by one
 
 
 def planner_of(model: vpps.Model, groups: int = 1) -> Planner:
@@ -50,7 +50,7 @@ def test_memory_is_used_again_when_nobody_looks_at_it() -> None:
     "name", ["tree-lstm", "tree-lstm-2type", "tree-lstm-child-sum", "nmt with attention", "lattice-gru"]
 )
 def test_large_batches(name: str) -> None:
-    """Of 60 graphs: lists, rows and memory of many vertices are what the verifier takes them for."""
+    """Batches of 60 graphs: the verifier accepts lists, rows and memory of many vertices."""
     task, graph = CASES[name].make(limit=60), vpps.Graph()
     loss = task.loss(graph, task.train[:])
     planner = Planner(Distribution(task.model, 3, 16, 0, train=True))
@@ -60,7 +60,7 @@ def test_large_batches(name: str) -> None:
 
 @pytest.mark.parametrize("n_groups", [2, 3, 7])
 def test_more_unconnected_parts_than_are_dealt_one_by_one(n_groups: int) -> None:
-    """In numbers of which a third of the work, and a seventh, is no binary fraction."""
+    """A third and a seventh of the work are no binary fractions."""
     model = vpps.Model(seed=1)
     table, W = model.lookup("E", (9, 8)), model.parameter("W", (8, 8))
     step = vpps.cell(lambda x: vpps.tanh(W @ x))
@@ -81,7 +81,7 @@ def test_more_unconnected_parts_than_are_dealt_one_by_one(n_groups: int) -> None
 @pytest.mark.parametrize("groups", [2, 4])
 @pytest.mark.parametrize("name", ["tree-lstm", "nmt with attention", "lattice-gru"])
 def test_the_verifier_accepts_graphs_as_data_in_groups(name: str, groups: int) -> None:
-    """Rows, and calls one by one beside them."""
+    """Rows, with single calls beside them."""
     task, graph = CASES[name].make(limit=4), vpps.Graph()
     losses = [task.loss(graph, task.train[:2]), vpps.sum(vpps.tanh(graph.input(np.ones(3))))]
     losses += [task.loss(graph, task.train[2:4]) * 0.5]
@@ -93,7 +93,7 @@ def test_the_verifier_accepts_graphs_as_data_in_groups(name: str, groups: int) -
 
 
 def assert_inferred(model: vpps.Model, graph: vpps.Graph, wanted: list[vpps.Expression], policy: Any) -> None:
-    """Inference gives the reference's values."""
+    """Assert that inference gives the reference's values."""
     reference = Reference(graph, weights_of(model))
     with vpps.Handle(model, vps=2, policy=policy, passes=Passes(fusion=False)) as handle:
         for e, value in zip(wanted, handle.forward(graph, wanted), strict=True):
@@ -102,7 +102,7 @@ def assert_inferred(model: vpps.Model, graph: vpps.Graph, wanted: list[vpps.Expr
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_stages_of_inference_count_vertices_that_are_left_out(policy: str) -> None:
-    """What only such a vertex reads has no value, but a level above what made it."""
+    """Readers of such a vertex have no value, but a level above its producer."""
     model = vpps.Model(seed=1)
 
     @vpps.cell
@@ -124,7 +124,7 @@ def test_stages_of_inference_count_vertices_that_are_left_out(policy: str) -> No
 
 
 Call = tuple[int, int, int]
-"""Of a vertex: its cell, and which output of which vertex it reads."""
+"""A vertex's cell, and the vertex and output number that it reads."""
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ Call = tuple[int, int, int]
 def test_inference_with_vertices_that_only_left_out_vertices_read(
     policy: str, calls: list[Call], wanted: tuple[int, int]
 ) -> None:
-    """Policies see all vertices, with outputs that inference leaves out as nothing that runs reads them."""
+    """Policies see all vertices, including those that inference omits for lack of readers."""
     model, graph = vpps.Model(seed=1), vpps.Graph()
     W = model.parameter("W", (4, 4))
     made = [

@@ -22,12 +22,12 @@ pytestmark = pytest.mark.cpu
 
 
 def examples(n: int) -> settings:
-    """So many of them, the same ones every time."""
+    """Return settings for n examples, always the same ones."""
     return settings(max_examples=n, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def check(number: int, onchip: ChipOptions | None = None, precision: str = "float32") -> None:
-    """That random graph agrees with the reference, with some policy; unless float32 may round otherwise."""
+    """Check that a random graph agrees with the reference, with some policy; unless float32 may round otherwise."""
     random = Random(number)
     model, graph, used, loss = graphs.draw(random).build()
     policy = random.choice(list(POLICIES))
@@ -52,7 +52,7 @@ def three_virtual_processors_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of inference are divided into pieces of 1 row or 3, or not."""
+    """Divide steps of inference into pieces of 1 row or 3, or not at all."""
     if number := sum(request.node.callspec.params.values()) % 3:
         monkeypatch.setattr(encoded_cell, "FEWEST_ROWS", 2 * number - 1)
         monkeypatch.setattr(encoded_cell, "CACHED_FLOATS", 0)
@@ -60,7 +60,7 @@ def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("part", range(10))
 def test_random_graphs_agree_with_the_reference(part: int, request: pytest.FixtureRequest) -> None:
-    """Half of them as users have it: cells are fused."""
+    """Half of the graphs run as for users: cells are fused."""
     if part % 2:
         request.getfixturevalue("fused")
     for number in range(8 * part, 8 * part + 8):
@@ -69,7 +69,7 @@ def test_random_graphs_agree_with_the_reference(part: int, request: pytest.Fixtu
 
 @pytest.mark.parametrize("part", range(3))
 def test_random_graphs_whose_products_round_agree_with_the_reference(part: int) -> None:
-    """About half of them."""
+    """About half of the graphs qualify."""
     for number in range(8 * part, 8 * part + 8):
         check(number, precision="bf16")
 

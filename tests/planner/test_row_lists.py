@@ -1,4 +1,4 @@
-"""Arguments whose rows lie at an even stride need no index list."""
+"""Arguments whose rows have a constant stride need no index list."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDTH = 8
 
 
 def sequences(lengths: tuple[int, ...]) -> tuple[vpps.Model, vpps.Graph, list[vpps.Expression]]:
-    """Some of different lengths, each step of which reads two states of the one before; the last states."""
+    """Record sequences of some lengths, whose steps read two states of the step before; returns the last states."""
     model = vpps.Model(seed=2)
     W = model.parameter("W", (WIDTH, WIDTH))
 
@@ -40,7 +40,7 @@ def sequences(lengths: tuple[int, ...]) -> tuple[vpps.Model, vpps.Graph, list[vp
 
 
 def plans(lengths: tuple[int, ...], policy: str = "sinks-last") -> tuple[Plan, Plan]:
-    """Of inference and of training, verified."""
+    """Return verified plans of inference and of training."""
     model, graph, ends = sequences(lengths)
     planner = Planner(Distribution(model, 2, 32, 0, train=True), policy)
     inference = planner.plan_forward(graph, ends)
@@ -52,7 +52,7 @@ def plans(lengths: tuple[int, ...], policy: str = "sinks-last") -> tuple[Plan, P
 
 @pytest.mark.parametrize("policy", ["sinks-last", "depth"])
 def test_sequences_need_lists_unless_they_come_by_length(policy: str) -> None:
-    """Each step reads some rows of the one before, side by side if the longest sequence was recorded first."""
+    """Each step reads some rows of the one before; they are contiguous if the longest sequence was recorded first."""
     mixed, _ = plans(LENGTHS, policy)
     assert gathering(mixed).bytes["forward"] > 0
     for lengths in (tuple(sorted(LENGTHS, reverse=True)), (9,)):
@@ -73,7 +73,7 @@ def test_rows_at_equal_gaps_need_no_list(order: tuple[int, ...], mode: int) -> N
 
 
 def modes(order: tuple[int, ...]) -> set[int]:
-    """Second words of the operand by which one step reads some of five inputs in an order."""
+    """Return the second words of the operand with which one step reads some of five inputs in an order."""
     model = vpps.Model(seed=1)
     graph = vpps.Graph()
     inputs = graph.rows(np.zeros((5, WIDTH)))
@@ -85,6 +85,6 @@ def modes(order: tuple[int, ...]) -> set[int]:
 
 
 def test_gradients_of_weights_keep_their_lists() -> None:
-    """They are summed over all steps at once."""
+    """Gradients are summed over all steps at once."""
     _, training = plans(LENGTHS)
     assert gathering(training).bytes["gradients"] == 4 * WIDTH * sum(LENGTHS)

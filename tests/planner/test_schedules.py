@@ -1,4 +1,4 @@
-"""The paper's schedule: the same numbers as vector instructions, from exclusive scripts of single vertices."""
+"""The paper's schedule: equal numbers to vector instructions, from exclusive scripts of single vertices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SYNCHRONISATION = ("signal", "wait", "barrier", "end")
 
 
 def streams(plan: Plan) -> list[list[Decoded]]:
-    """The instructions of each virtual processor."""
+    """Return the instructions of each virtual processor."""
     return [list(instructions(plan.script, entry)) for entry in entry_points(plan.script)]
 
 
@@ -35,7 +35,7 @@ def alone(stream: list[Decoded]) -> list[Decoded]:
 
 
 def test_training_and_growing_graphs_give_the_same_bits() -> None:
-    """As random graphs do (test_random_graphs.py)."""
+    """Random graphs: see test_random_graphs.py."""
     results = []
     for schedule in ("vector", "paper"):
         net = new()
@@ -67,12 +67,12 @@ def test_every_vertex_and_op_is_in_one_script() -> None:
     assert all(d.n == 1 for d in mine)
     names = {d.instruction.name for d in mine}
     assert names > {"tanh", "tanh.grad0", "cross_entropy", "gather_sum"}
-    assert not names & {"matvec", "outer"}  # divided among those who hold rows of the matrix
+    assert not names & {"matvec", "outer"}  # divided among the processors that hold rows of the matrix
     rows = Counter()
     for d in streams(shared)[0]:
         rows[d.instruction.name] += d.n
     written = Counter(d.instruction.name for d in mine)
-    for name in names - {"gather_sum"}:  # which also sums the gradients of table rows, at the end
+    for name in names - {"gather_sum"}:  # gather_sum also sums the gradients of table rows, at the end
         assert written[name] == rows[name], name
 
 
@@ -90,9 +90,9 @@ def test_products_run_where_rows_of_the_matrix_are_held() -> None:
 
 
 def test_load_is_shared_evenly_with_products() -> None:
-    """Who has products gets fewer other operations."""
+    """A processor with products gets fewer other operations."""
     model = vpps.Model(seed=1)
-    p, W = model.parameter("p", (40,), init="normal"), model.parameter("W", (3, 64))  # one block of rows: of one alone
+    p, W = model.parameter("p", (40,), init="normal"), model.parameter("W", (3, 64))  # one block of rows: one owner
     graph = vpps.Graph()
     losses = [vpps.dot(vpps.tanh(graph.input(np.full(40, k))), p) for k in range(30)]
     with vpps.Handle(model, vps=4, schedule="paper") as handle:
@@ -114,7 +114,7 @@ def test_load_is_shared_evenly_with_products() -> None:
 def test_who_takes_no_part_in_a_level_neither_signals_nor_waits() -> None:
     net = new()
     graph = vpps.Graph()
-    loss = vpps.cross_entropy(net.logits(graph, [1, 2, 3, 4, 5, 6]), 0)  # a chain: hardly ever work for two
+    loss = vpps.cross_entropy(net.logits(graph, [1, 2, 3, 4, 5, 6]), 0)  # a chain: rarely work for two
     with vpps.Handle(net.model, vps=1, schedule="paper") as handle:
         assert not {"signal", "wait", "barrier"} & {
             d.instruction.name for d in streams(planned(handle, graph, loss))[0]
@@ -125,7 +125,7 @@ def test_who_takes_no_part_in_a_level_neither_signals_nor_waits() -> None:
     waits = [sum(d.instruction.name == "wait" for d in s) for s in streams(plan)]
     assert 0 < sum(signals) < 4 * plan.n_barriers / 2
     assert sum(waits) < 4 * plan.n_barriers / 2
-    for own in streams(plan):  # nothing but synchronisation: no signal without work before it
+    for own in streams(plan):  # only synchronisation: no signal without work before it
         names = [d.instruction.name for d in own]
         assert all(names[i - 1] not in SYNCHRONISATION for i, name in enumerate(names) if name == "signal")
 

@@ -1,4 +1,4 @@
-"""What is wrong with a graph is said before anything runs, in the user's words; any number of cells is right."""
+"""Wrong graphs are reported before anything runs, in the user's words; any number of cells is right."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_graph_grows_after_an_error_whoever_holds_its_traceback() -> None:
 
 @pytest.mark.cpu
 class TestValue:
-    """One that no vertex makes cannot be recorded: what was recorded is damaged for these."""
+    """A value without a vertex cannot be recorded: these tests damage the recording."""
 
     @pytest.mark.parametrize("value", [-1, 10**6])
     def test_is_missed_by_its_reader(self, value: int) -> None:
@@ -58,7 +58,7 @@ class TestValue:
 
 @pytest.mark.cpu
 def test_a_graph_may_have_more_than_a_thousand_cells() -> None:
-    """Chains of cells, and recurrences of two that take turns."""
+    """Chains of cells, and recurrences of two alternating cells."""
     model, graph = vpps.Model(seed=1), vpps.Graph()
     values = [graph.lookup(model.lookup("E", (7, 4)), 3)]
     for k in range(515):
@@ -78,7 +78,7 @@ def test_a_graph_may_have_more_than_a_thousand_cells() -> None:
 @pytest.mark.cpu
 @pytest.mark.parametrize("compiled", [False, True])
 def test_threads_that_record_at_the_same_time_are_refused_or_right(compiled: bool, monkeypatch: Any) -> None:
-    """The second one records whenever the first has come one line further in vpps."""
+    """The second thread records whenever the first has advanced by one line in vpps."""
     net, refused, found = new(), 0, [None]
 
     def record(k: int) -> vpps.Expression:

@@ -1,6 +1,5 @@
-"""Tests of this folder record with compiled code where it is there. Those of test_recorders.py and test_packed.py
-compare it with what Python records.
-"""
+"""Tests of this folder record with compiled code if it exists. test_recorders.py and test_packed.py compare it with the
+Python recorder."""
 
 from __future__ import annotations
 

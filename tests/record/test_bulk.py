@@ -1,6 +1,6 @@
-"""A map is planned as calls one by one would be: the same bits on `cpu`, in any order, beside calls, with typed edges.
+"""A map is planned like single calls: the same bits on `cpu`, in any order, beside calls, with typed edges.
 
-Random maps are in test_bulk_random.py, networks that users have in tests/zoo.
+test_bulk_random.py has random maps, tests/zoo the users' networks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random structures of random kinds: a map, and calls one by one in the same order, give the same bits."""
+"""Random structures of random kinds: a map and single calls in the same order give the same bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vpps.record.levels import find_cycle, find_levels, raise_levels
 
 
 def examples(n: int) -> settings:
-    """So many of them, the same ones every time."""
+    """Return settings for n examples, always the same ones."""
     return settings(max_examples=n, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
@@ -62,6 +62,6 @@ def test_levels_are_longest_distances(drawn: Any, narrow: int, seed: int) -> Non
         assert levels.tolist() == plain_levels(n, parents.tolist(), children.tolist(), [0] * n)
         floor, step = rng.integers(0, 4, n), 1 + seed % 2
         order = np.argsort(parents, kind="stable")
-        for given in (levels, 2 * levels + rng.integers(0, 2, n)):  # and some that are higher than need be
+        for given in (levels, 2 * levels + rng.integers(0, 2, n)):  # and some that are higher than necessary
             raised = raise_levels(given, floor, parents[order], children[order], step)
             assert raised.tolist() == plain_levels(n, parents.tolist(), children.tolist(), floor.tolist(), step)

@@ -1,4 +1,4 @@
-"""A cell means what its function means when it is called on the plain expressions of a graph."""
+"""A cell means the same as its function on the plain expressions of a graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ E = vpps.Expression
 
 
 def functions(model: vpps.Model) -> dict[str, Callable[..., E]]:
-    """Functions of two vectors, a list and an int, that work as cells and on plain expressions."""
+    """Return functions of two vectors, a list and an int, that work as cells and on plain expressions."""
     W = model.parameter("W", (4, 4))
     U = model.parameter("U", (8, 8))
     p = model.parameter("p", (4,), init="normal")

@@ -52,7 +52,7 @@ class Net:
 
         @vpps.cell
         def inner_of_three(tag: Any, *states: Any) -> Any:
-            """Products of children, two of one; one that leads to nothing; one that follows from an int."""
+            """Products of children (two of one child), one without readers, and one that depends on an int."""
             h, c = ternary.inner(*states)
             _ = T @ states[2]
             return h * (T @ states[0]), c + vpps.split(V @ vpps.lookup(tags, tag), 2)[0]
@@ -76,7 +76,7 @@ class Net:
         return graph.map([self.leaf, self.inner], **batch.structure, inputs={"word": batch["word"]}, **options)
 
     def products(self, graph: vpps.Graph, seed: int, **options: Any) -> Any:
-        """Up to three children, the same ones for many parents."""
+        """Return products of up to three children, shared by many parents."""
         return graph.map(self.ternary, **self.shared_children(seed), **options)
 
     @staticmethod
@@ -95,7 +95,7 @@ class Net:
         return {"kind": kind, "children": children, "inputs": {"word": words, "tag": tags, "x": x}}
 
     def loss(self, graph: vpps.Graph, results: Any, seed: int) -> vpps.Expression:
-        """Of all results at all vertices."""
+        """Return a loss of all results at all vertices."""
         labels = np.resize(forest(seed)[:4]["label"], len(results[0]))
         return vpps.sum([vpps.sum(self.cell_of_loss(rows, labels)) * (0.5 + k) for k, rows in enumerate(results)])
 
@@ -144,7 +144,7 @@ def test_a_level_takes_as_many_barriers_as_without() -> None:
 
 @pytest.mark.cpu
 def test_dropout_is_not_shared(net: Net) -> None:
-    """Vertices with equal ints differ in what is dropped; what precedes dropout is computed once."""
+    """Vertices with equal ints have different masks; the ops before dropout are computed once."""
     graph = vpps.Graph()
     n = 8
     h = graph.map(net.dropped, children=np.full(n, -1), inputs={"word": np.full(n, 3)}, distinct=True)
@@ -170,7 +170,7 @@ def test_products_of_repeated_children_are_made_once(net: Net) -> None:
 
 @pytest.mark.host
 def test_products_stay_in_their_cells_where_few_are_saved(net: Net) -> None:
-    """Of each child one parent, and all words differ."""
+    """Each child has one parent, and all words differ."""
     graph = vpps.Graph()
     children = [[-1, -1, -1]] * 4 + [[0, 1, 2], [4, 3, -1]]
     inputs = {"word": np.arange(6), "tag": np.arange(6) % TAGS, "x": np.zeros((6, X), np.float32)}
@@ -207,7 +207,7 @@ def test_a_cell_without_products_of_ints_is_left_alone() -> None:
 
 @pytest.mark.host
 def test_a_leaf_that_is_a_row_of_a_table_is_shared_as_well() -> None:
-    """As in an MV-RNN, where every word has a matrix."""
+    """An example is an MV-RNN: every word has a matrix."""
     model = vpps.Model(seed=1)
     words = model.lookup("words", (WORDS, H))
     leaf = vpps.cell(lambda word: vpps.lookup(words, word))

@@ -1,4 +1,4 @@
-"""Ctrl-C while a graph is recorded: at every point, and what is recorded afterwards is what it would have been."""
+"""Ctrl-C at every point of recording a graph: later recordings are unaffected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.host
 
 
 def recording(model: vpps.Model, kind: str) -> vpps.Expression:
-    """Makes a graph, with cells that nobody has seen."""
+    """Record a graph with new cells."""
     W = model["W"]
 
     @vpps.cell

@@ -1,4 +1,4 @@
-"""The compiled recorder beside the Python one: the same graphs; its memory, its methods, its being optional."""
+"""The compiled recorder beside the Python one: equal graphs; its memory, its methods, and running without it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def compiled(use_recorder: Callable[[str], None]) -> None:
 
 
 def test_graphs_go_on_as_they_began(use_recorder: Callable[[str], None]) -> None:
-    """Whichever recorder is put in use meanwhile, as by the first handle of a process."""
+    """The choice of a recorder in between, as by the first handle of a process, does not matter."""
     use_recorder("python")
     begun = vpps.Graph()
     record_tree(begun)
@@ -98,7 +98,7 @@ def test_arrays_are_copies_and_a_graph_may_grow_under_them() -> None:
     assert len(before.calls) == 1
     assert len(BlockArrays(block).calls) == 1001
     view = memoryview(block.rows)  # type: ignore[arg-type]
-    assert not view.readonly  # so that ctypes tells its address
+    assert not view.readonly  # lets ctypes read its address
     with pytest.raises(vpps.GraphError, match="cannot grow while"):
         block.rows.extend(range(10**5))
     view.release()
@@ -133,7 +133,7 @@ def test_methods_are_what_they_were_to_whoever_looks() -> None:
 
 
 def test_graphs_are_built_on_several_threads_at_once() -> None:
-    """While one of them traces cells, too."""
+    """Each thread also traces new cells."""
     expected = vpps.Graph()
     record_tree(expected)
     found: list[vpps.Graph] = []
@@ -157,7 +157,7 @@ def test_graphs_are_built_on_several_threads_at_once() -> None:
 
 
 class TestBeingOptional:
-    """What VPPS_RECORDER says, and what becomes of it where none was compiled."""
+    """The effect of VPPS_RECORDER, and the fallback if none was compiled."""
 
     @pytest.fixture(autouse=True)
     def nothing_tried(self, use_recorder: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:

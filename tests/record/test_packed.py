@@ -1,6 +1,5 @@
-"""Maps recorded in one call of compiled code beside those recorded with NumPy: the same arrays, the same errors, for
-random maps of many forms, some of whose arguments are damaged.
-"""
+"""Maps recorded in one call of compiled code beside those recorded with NumPy: the same arrays and errors, for random
+maps of many forms, some with damaged arguments."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ C = H + 1  # of the second result
 
 
 def forest(seed: int) -> GraphSet:
-    """Random binary trees in post-order; features as of a treebank."""
+    """Return random binary trees in post-order, with the features of a treebank."""
     random = np.random.default_rng(seed)
     sizes: list[int] = []
     children: list[tuple[int, int]] = []
@@ -48,7 +47,7 @@ def forest(seed: int) -> GraphSet:
 
 
 def with_missing(trees: GraphSet, missing: float, seed: int) -> GraphSet:
-    """The same trees; of some inner vertices a child is missing, or both."""
+    """Return the trees without one or both children of some inner vertices."""
     whole = trees[:]
     children = np.array(whole.children)
     lacks = np.random.default_rng(seed).random(len(children))
@@ -62,7 +61,7 @@ def with_missing(trees: GraphSet, missing: float, seed: int) -> GraphSet:
 
 
 def lists(most: int, missing: float, seed: int) -> GraphSet:
-    """Random graphs with lists of up to so many children, of which a part is missing."""
+    """Return random graphs with lists of up to `most` children, some of them missing."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, 12, 20)
     own = [rng.integers(0, v, rng.integers(0, most + 1)) if v else [] for n in sizes for v in range(n)]
@@ -76,7 +75,7 @@ def lists(most: int, missing: float, seed: int) -> GraphSet:
 
 
 class Form(NamedTuple):
-    """Cells of one kind or more, what they take besides words, and whether children are lists, of at most so many."""
+    """Cells of one or more kinds, their inputs besides words, and their children: lists (of at most so many) or not."""
 
     cells: list[Any]
     inputs: str = ""
@@ -84,7 +83,7 @@ class Form(NamedTuple):
 
 
 def forms() -> dict[str, Form]:
-    """Cells that read children, ints and rows in each way."""
+    """Return cells that read children, ints and rows in each way."""
     model = vpps.Model(seed=1)
     words, unread = model.lookup("words", (WORDS, H)), model.lookup("unread", (CLASSES, H))
     w, u, v = model.parameter("W", (H, H)), model.parameter("U", (C, H)), model.parameter("V", (H, C))
@@ -188,7 +187,7 @@ step = vpps.cell(lambda before, x: vpps.tanh(before + x))
 
 
 def of_a_chain(graph: vpps.Graph, x: vpps.Rows) -> Any:
-    """As many rows, each of a level of its own, in no order."""
+    """Return as many rows, each of a level of its own, in no order."""
     places = np.arange(len(x), dtype=np.int32)
     found = graph.map(step, children=(places - 1)[:, None], inputs={"x": x}, levels=places)
     return found[np.random.default_rng(8).permutation(len(x))]
@@ -212,7 +211,7 @@ STATES: list[Any] = [None, [H, C], ((H,), C), (np.int64(H), C), [[H], C], (C, H)
 
 
 def damaged(value: Any, random: Random) -> Any:
-    """Other elements, another type, another length, another layout of an array; other rows; nothing."""
+    """Change an array's elements, type, length or layout; change rows; or return nothing."""
     if isinstance(value, tuple) and type(value[0]) is int:
         return random.choice(STATES)
     if isinstance(value, tuple):
@@ -226,7 +225,7 @@ def damaged(value: Any, random: Random) -> Any:
     if value is None or not random.randrange(16):
         return None
     array = np.array(value)
-    if array.size and random.randrange(3):  # mostly such that may be right
+    if array.size and random.randrange(3):  # mostly values that may be right
         place = random.randrange(array.size)
         others = [k for k in NUMBERS if np.iinfo(array.dtype).min <= k <= np.iinfo(array.dtype).max]
         array.flat[place] = random.choice([*others, len(array), len(array) - 1, min(array.flat[place] + 1, 127)])
@@ -246,13 +245,13 @@ class Case(NamedTuple):
     """A random map of a form.
 
     Attributes:
-        which: of the graphs.
-        vectors: what rows are.
-        zeros: that the graph has already.
-        state: what children give, or None.
-        cells: how these are given.
-        damage: where it is; None: all is as it should be.
-        seed: of the damage.
+        which: numbers of the graphs.
+        vectors: form of the rows.
+        zeros: zeros that the graph already has.
+        state: form of the children's results, or None.
+        cells: form in which cells are given.
+        damage: place of the damage, or None.
+        seed: seed of the damage.
     """
 
     form: Form
@@ -295,10 +294,10 @@ class Case(NamedTuple):
         }[self.cells]  # fmt: skip
 
     def outcome(self) -> tuple[list[Any], bool]:
-        """What is recorded, twice, or the error; and whether compiled code recorded it."""
+        """Record twice; returns the recordings or the error, and True if compiled code recorded it."""
         first = vpps.Graph()
         with suppress(vpps.ShapeError):
-            first.map(self.given(), **self.arguments(first))  # the first map of some cells is always NumPy's
+            first.map(self.given(), **self.arguments(first))  # NumPy makes the first map of some cells
         graph = vpps.Graph()
         for shape in self.zeros:
             graph.zeros(shape)
@@ -319,7 +318,7 @@ class Case(NamedTuple):
             assert contents_of(graph) == before
             return [type(error), re.sub(r"graph \d+", "graph", str(error))], False
         if self.damage == ("levels",) and not np.array_equal(arguments["levels"], right["levels"]):
-            return [ids for ids, *_ in said], False  # any levels above those of children do
+            return [ids for ids, *_ in said], False  # any levels above those of children are right
         return [*said, contents_of(graph)], n_packed(graph) > n
 
 
@@ -358,7 +357,7 @@ def test_both_recorders_record_the_same(form: str, damage: bool, use_recorder: C
 
 
 def test_zeros_that_are_numbered_otherwise_are_left_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a garbage collection, at that time, runs code that records."""
+    """A garbage collection, for example, may run recording code at that moment."""
     case = draw(FORMS["lists"], Random(5), damage=False)._replace(graphs=lists(4, 0.3, 1), which=slice(0, 20))
     recorded = []
     zeros_of = vpps.Graph.zeros_of

@@ -16,7 +16,7 @@ from vpps.record import vertices
 pytestmark = pytest.mark.host
 
 RECORDERS = ("careful", "python", "compiled")
-"""The first one takes every call for one that is unlike all before."""
+"""The first one treats every call as different from all earlier ones."""
 
 
 @pytest.mark.parametrize("part", range(8))
@@ -24,7 +24,7 @@ RECORDERS = ("careful", "python", "compiled")
 def test_random_programs(
     kind: object, part: int, use_recorder: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Calls of few cells, which recur, with ints, lists and parameters; maps of tables and lists, of rows, distinct."""
+    """Calls of few recurrent cells, with ints, lists and parameters; maps of tables and lists, of rows, distinct."""
     for number in range(15 * part, 15 * part + 15):
         lines = kind.draw(Random(number)).program()
         recorded = []

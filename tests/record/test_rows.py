@@ -1,4 +1,4 @@
-"""Rows mean what a Python list of their expressions means: to operators, functions, cells, reductions and handles."""
+"""Rows mean the same as a Python list of their expressions: to operators, functions, cells, reductions and handles."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LABELS = np.array([3, 0, 5, 5, 1])
 
 
 def same(value: Any, expected: Any) -> bool:
-    """But for the order of sums in the reference's products, which depends on the batch."""
+    """True if equal up to the order of sums in the reference's products, which depends on the batch."""
     return np.allclose(value, expected, rtol=1e-12, atol=1e-14)
 
 
 class World:
-    """A model, and a graph with rows and the same as a list of expressions."""
+    """A model, and a graph with rows and a list of the same expressions."""
 
     def __init__(self) -> None:
         self.model = vpps.Model(seed=1)
@@ -168,7 +168,7 @@ def test_empty_rows_record_nothing() -> None:
 
 @pytest.mark.parametrize("reduced", [vpps.sum, vpps.mean, vpps.max, vpps.min])
 def test_reduction_of_no_rows_is_zeros(reduced: Any) -> None:
-    """As of an empty list argument."""
+    """The result equals that of an empty list argument."""
     w = World()
     found = reduced(w.a[:0])
     assert found.shape == w.a.shape

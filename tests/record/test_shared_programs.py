@@ -1,4 +1,4 @@
-"""A function that is defined anew for every batch has one program as long as it computes the same, and no other's."""
+"""A function that is redefined for every batch keeps one program while it computes the same, and shares no other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def model() -> vpps.Model:
 
 
 class Layer:
-    """A module that is made anew for every batch."""
+    """A module that is rebuilt for every batch."""
 
     def __init__(self, model: vpps.Model, factor: float) -> None:
         self.U, self.factor = model["U"], factor
@@ -122,7 +122,7 @@ def test_cells_that_compute_the_same_share_a_program_and_others_do_not(
 
 
 def test_programs_are_not_shared_if_anything_differs(model: vpps.Model) -> None:
-    """Parameters count by identity, numbers by bits, functions by their code."""
+    """Parameters are compared by identity, numbers by bits, functions by their code."""
     twin = vpps.Model(seed=1)
     twin.parameter("U", (2, 2))
 
@@ -170,11 +170,11 @@ def test_maps_of_functions_that_are_defined_anew_share_their_programs(model: vpp
     assert found[0] == found[1] != found[2]
     np.testing.assert_array_equal(values[0], values[1])
     assert not np.allclose(values[0], values[2])
-    assert len(leaf.maps) <= 2  # a cell that lives keeps nothing of others that were mapped with it
+    assert len(leaf.maps) <= 2  # a living cell keeps nothing of others that were mapped with it
 
 
 def test_a_function_that_wraps_another_has_a_cell_of_its_own(model: vpps.Model) -> None:
-    """`functools.wraps` copies the attributes of what it wraps."""
+    """`functools.wraps` copies the attributes of the wrapped function."""
     T, words = model["T"], {"word": np.arange(3)}
 
     def row(word: Any) -> E:
@@ -205,7 +205,7 @@ def test_a_method_that_is_replaced_is_not_taken_for_the_one_before(model: vpps.M
     x = graph.input([1.0])
     before, key = module.step(x), Module.step._key
     Module.step = vpps.cell(lambda self, x: x * 5.0)
-    Module.step._key = key  # as if it lay at the address of the one before
+    Module.step._key = key  # as if it had the address of the one before
     after = module.step(x)
     reference = Reference(graph, {})
     assert (reference.value(before), reference.value(after)) == (2.0, 5.0)

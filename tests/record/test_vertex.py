@@ -1,4 +1,4 @@
-"""What the cells of a map get and give: arguments by name and place, and Cavs's gather, pull, scatter and push."""
+"""Inputs and results of a map's cells: arguments by name and place, and Cavs's gather, pull, scatter and push."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def model() -> vpps.Model:
 
 
 def same(value: Any, expected: Any) -> bool:
-    """But for the order of sums in the reference's products, which depends on the batch."""
+    """True if equal up to the order of sums in the reference's products, which depends on the batch."""
     return np.allclose(value, expected, rtol=1e-12, atol=1e-14)
 
 
 def values(model: vpps.Model, graph: vpps.Graph, *results: Any) -> list[Any]:
-    """Of rows, or of lists of expressions."""
+    """Return values of rows, or of lists of expressions."""
     reference = Reference(graph, weights_of(model))
     return [
         reference.value(r) if isinstance(r, vpps.Rows) else np.stack([reference.value(e) for e in r]) for r in results
@@ -60,13 +60,13 @@ def test_star_arguments_take_all_children_and_methods_are_cells(model: vpps.Mode
         graph = vpps.Graph()
         for _ in range(2):
             h, _c = graph.map([lstm.leaf, method], kind=[0, 0, 1, 1, 1], children=CHILDREN, inputs={"x": graph.rows(X)})
-        assert len(graph.blocks) == 4  # made one cell, though a method is bound anew at every access
+        assert len(graph.blocks) == 4  # one cell, although each access binds the method anew
         found += values(model, graph, h)
     assert same(*found)
 
 
 def cells_that_tell_shapes(U: Any, W: Any, b: Any) -> dict[str, tuple[Any, Any, list[tuple[int, ...]]]]:
-    """Cells, children, and the shapes of what cells return: products, operators and results say them."""
+    """Return cells, children, and the shapes of the cells' results, as products, operators and results state them."""
 
     def gathers_two() -> None:
         h, s = vpps.gather(0)
@@ -126,7 +126,7 @@ def test_shapes_that_follow_from_results_need_no_state(name: str, model: vpps.Mo
 
 
 def test_gather_pull_scatter_push(model: vpps.Model) -> None:
-    """Cavs's own LSTM (figure 4 of the paper) is the cell that returns its results."""
+    """Cavs's own LSTM (figure 4 of the paper) equals the cell that returns its results."""
     W, words = model["W"], model["words"]
 
     def cavs() -> None:
@@ -160,7 +160,7 @@ LISTS = [[], [-1], [0], [1, 2, -1, 0], [3, -1], [0, 1, 2, 3, 4]]
 
 @pytest.mark.parametrize("trusted", [False, True], ids=["levels found", "levels given"])
 def test_first_children_of_lists_and_the_others(trusted: bool, model: vpps.Model) -> None:
-    """Children of lists by place, zeros where a list is shorter, are those that calls one by one are given."""
+    """Children of lists by place, zeros beyond a list's end, equal those of single calls."""
     U = model["U"]
 
     def combined(h: Any, c: Any, second: Any, rest: Any, all_cs: Any, x: Any) -> Any:

@@ -21,7 +21,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
 
 @pytest.fixture(params=TARGETS)
 def target(request: pytest.FixtureRequest) -> str:
-    """Its name; cuda is an imaginary GPU."""
+    """Return the target's name; cuda is a simulated GPU."""
     if request.param == "cuda":
         request.getfixturevalue("fake")
     return str(request.param)

@@ -1,4 +1,4 @@
-"""Timelines that no kernel recorded: virtual processors that work for given times between barriers."""
+"""Artificial timelines: virtual processors that work for given times between barriers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from vpps.script.instructions import HEADER_WORDS, MAGIC
 START = 10**15  # nanoseconds: clocks run for a while
 
 
-class Recorded:
-    """Stands for a `Recording` that a kernel has written to."""
+class FakeRecording:
+    """Replaces a `Recording` that a kernel has written to."""
 
     def __init__(self, rows: Sequence[tuple[int, int, int, int, int]], n_vps: int, lost: int = 0) -> None:
         self._rows = np.array(rows, RECORD)
@@ -37,12 +37,12 @@ def made_timeline(
     lost: int = 0,
     host: Sequence[int] = (40, 30, 20, 10, 0),
 ) -> Timeline:
-    """A launch of some virtual processors, all with one stream.
+    """Make a launch of some virtual processors, all with one stream.
 
     Args:
-        work: nanoseconds that each virtual processor takes for each instruction; behind each but the last is a barrier.
+        work: nanoseconds per virtual processor and instruction; a barrier follows each but the last.
         late: nanoseconds by which each virtual processor begins later than `start`.
-        lost: records for which there was no room.
+        lost: records that did not fit.
         host: nanoseconds before `start` at which the host began to plan, encode, wait, launch, and was done.
     """
     steps, n_vps = len(work), len(late)
@@ -55,7 +55,7 @@ def made_timeline(
         stream.words += len(words)
         chunks.append(words)
 
-    places: list[tuple[int, int]] = []  # of the instruction, and of the barrier behind it
+    places: list[tuple[int, int]] = []  # of the instruction, and of the barrier after it
     for step in range(steps):
         during = list(Phase)[step * len(Phase) // steps]
         at = stream.words
@@ -81,13 +81,13 @@ def made_timeline(
                 clocks[vp] = last + vp
     plan = SimpleNamespace(script=script, streams=[(entry, stream)], n_barriers=steps - 1, blocks=[])
     spans = HostSpan.between(*(start - before for before in host))
-    recording = cast(Recording, Recorded([row for own in rows for row in own], n_vps, lost))
+    recording = cast(Recording, FakeRecording([row for own in rows for row in own], n_vps, lost))
     return Timeline(cast(Plan, plan), recording, spans)
 
 
 @st.composite
 def timelines(draw: st.DrawFn) -> list[Timeline]:
-    """Launches one after the other, on the same number of virtual processors."""
+    """Draw consecutive launches on the same number of virtual processors."""
     n_vps = draw(st.integers(1, 5))
     found = []
     start = START

@@ -1,4 +1,4 @@
-"""Small models with an example each: trees, chains in parts that run before, in and after the recurrence, lists."""
+"""Small models with an example each: trees, lists, and chains in parts before, in and after the recurrence."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Net = tuple[vpps.Model, Example]
 
 
 def tree() -> Net:
-    """A Tree-LSTM with a loss at every node."""
+    """Return a Tree-LSTM with a loss at every node."""
     return tree_lstm(8, embedding=8)
 
 
 def chain() -> Net:
-    """A BiLSTM tagger, whose recurrent cells have an eager part."""
+    """Return a BiLSTM tagger, whose recurrent cells have an eager part."""
     return bilstm_tagger(16, n_tags=4)
 
 
 def lists() -> Net:
-    """A child-sum Tree-LSTM: vertices with lists of children, one of them empty."""
+    """Return a child-sum Tree-LSTM: vertices with lists of children, one of them empty."""
     model = vpps.Model(seed=1)
     words = model.lookup("words", (9, 8))
     tree_lstm = ChildSumTreeLSTM(model, 8, 8)

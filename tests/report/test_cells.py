@@ -1,4 +1,4 @@
-"""Reports of cells: what each pass left, what was fused, which parts there are."""
+"""Reports of cells: the result of each pass, the fused ops, and the parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vpps.report.cells import cells_text
 pytestmark = pytest.mark.host
 
 Paragraphs = dict[str, list[str]]
-"""Of a cell: lines by what stands before the last colon of the heading, such as "constants" or "lowered: forward"."""
+"""Lines of a cell, by the heading up to its last colon, such as "constants" or "lowered: forward"."""
 
 
 def shown(
@@ -36,7 +36,7 @@ def of_net(net: str, name: str | None = None, train: bool = True) -> str:
 
 
 def cells(text: str) -> list[Paragraphs]:
-    """Each cell's paragraphs, the heading with what was done as first line; unchanged stages have the lines before."""
+    """Return each cell's paragraphs, with the heading and its action first; unchanged stages have the lines before."""
     found: list[Paragraphs] = []
     for paragraph in text.rstrip("\n").split("\n\n"):
         for part in re.split(r"\n(?=\S)", paragraph):
@@ -52,7 +52,7 @@ def cells(text: str) -> list[Paragraphs]:
 
 
 def nodes(paragraph: list[str]) -> dict[str, str]:
-    """What each node of a stage computes, by its name."""
+    """Return the computation of each node of a stage, by the node's name."""
     return {made.strip(): of for made, _, of in (line.partition(" = ") for line in paragraph[1:-1])}
 
 
@@ -62,7 +62,7 @@ def operators(paragraph: list[str]) -> int:
 
 
 def repetitive() -> tuple[vpps.Model, Example]:
-    """A cell that says things twice, multiplies by one, and has a result that nothing reads."""
+    """Return a cell that repeats itself, multiplies by one, and has an unread result."""
     model = vpps.Model(seed=1)
     W, V = (model.parameter(name, (8, 8)) for name in "WV")
 

@@ -1,4 +1,4 @@
-"""Source and machine code: the lines that compile errors name, what tools say, what is missing."""
+"""Source and machine code: lines named by compile errors, output of tools, missing tools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vpps.report.listing import asm, sass
 
 @lru_cache
 def inspection(target: str, arch: str | None = None, compiled: bool = False) -> Inspection:
-    """A Tree-LSTM; its kernel is that of other tests where it is compiled."""
+    """Inspect a Tree-LSTM; a compiled kernel is shared with other tests."""
     passes = Passes(fusion=not compiled)
     return inspect(*tree(), target, arch, configuration=Configuration(passes=passes), compiled=compiled)
 

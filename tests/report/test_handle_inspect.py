@@ -1,4 +1,4 @@
-"""`Handle.inspect`: the plan that the handle itself would launch."""
+"""`Handle.inspect` gives the plan that the handle itself would launch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_shows_what_fb_launches() -> None:
         again = handle.inspect(graph, loss)
         assert found.plan.training
         assert found.plan.vps == 2
-        # Losses of launches alternate between two slots, so that scripts are alike, not the same.
+        # Losses of launches alternate between two slots, so that scripts are similar, not equal.
         assert again.plan.steps == found.plan.steps
         assert again.plan.slabs == found.plan.slabs
         memory = handle.memory

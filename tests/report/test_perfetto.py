@@ -1,4 +1,4 @@
-"""Trace-event files: what the format asks for, times that are those of the timeline, nothing lost on the way."""
+"""Trace-event files follow the format, keep the timeline's times, and lose nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REQUIRED = {
 
 
 def written(found: Sequence[Timeline], tmp_path: Path) -> list[dict[str, Any]]:
-    """The events of a file."""
+    """Return the events of a file."""
     write_perfetto(tmp_path / "trace.json", found, "cpu")
     content = json.loads((tmp_path / "trace.json").read_text())
     assert content["displayTimeUnit"] == "ns"
@@ -76,7 +76,7 @@ def test_events_are_as_the_format_asks_and_cover_every_launch(found: list[Timeli
 def test_an_arrow_leads_from_the_last_to_what_it_kept_waiting(tmp_path: Path) -> None:
     made = written([made_timeline([[5, 900], [100, 100]], [0, 0])], tmp_path)
     start, end = (e for e in made if e["ph"] in "sf")
-    zero = 40  # nanoseconds that the host took
+    zero = 40  # the host's nanoseconds
     assert (start["tid"], nanoseconds(start["ts"]) - zero) == (FIRST_VP + 1, 900)
     assert (end["tid"], nanoseconds(end["ts"]) - zero) == (FIRST_VP, 900)
 

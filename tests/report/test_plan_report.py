@@ -1,4 +1,4 @@
-"""Reports of plans and scripts: everything that a launch has is in them once, and the sums are right."""
+"""Reports of plans and scripts list everything in a launch once, with correct sums."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class TestPlan:
         found = inspection(net, train=train, policy=policy)
         assert found.plan.barriers == len(re.findall(r"(?m)^ +\d+  (?:wait|barrier) ", found.script))
         assert found.plan.barriers == sum(found.plan.barriers_of.values())
-        # Gradients of parameters may begin with no barrier behind backward.
+        # Gradients of parameters may begin without a barrier after backward.
         phases = {p.value for p in Phase} if train else {"forward"}
         assert phases - {Phase.GRADIENTS.value} <= found.plan.barriers_of.keys() <= phases
 

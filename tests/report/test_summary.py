@@ -1,4 +1,4 @@
-"""Summaries of launches: times that add up, the critical path of launches whose path is known."""
+"""Summaries of launches: times that add up, and the critical path of launches with a known path."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_critical_path_is_one_chain_and_who_is_waited_for_came_last(found: l
 
 
 def test_the_critical_path_of_two_steps_is_the_slower_one_of_each() -> None:
-    """VP 1 is slow first, then VP 0: the path goes over from one to the other."""
+    """VP 1 is slow first, then VP 0: the path moves from one to the other."""
     path = critical_path(made_timeline([[5, 900], [100, 20]], [7, 0]))
     assert [(s.name, s.vp, s.end - s.start) for s in path.segments if s.end > s.start] == [
         ("zero of 'p0'", 1, 900), ("zero of 'p1'", 0, 100),
@@ -68,7 +68,7 @@ def test_a_late_beginning_is_on_the_path() -> None:
 
 
 def test_the_way_from_the_last_signal_to_the_end_of_the_wait_is_the_barriers() -> None:
-    timeline = made_timeline([[100, 0, 50], [10, 10, 400]], [0, 0, 0])  # VP 2 leaves the barrier 2 ns after VP 0 came
+    timeline = made_timeline([[100, 0, 50], [10, 10, 400]], [0, 0, 0])  # 2 ns after VP 0 arrives
     path = critical_path(timeline)
     assert [(s.name, s.end - s.start) for s in path.segments if s.name == BARRIERS and s.end > s.start] == [
         (BARRIERS, 2)
@@ -86,7 +86,7 @@ def test_text_has_the_figures_and_times_between_launches() -> None:
 
 
 def test_no_waiting_is_no_negative_zero() -> None:
-    """One virtual processor that never waits, for times whose sum in seconds comes out above that of the launch."""
+    """One virtual processor that never waits, with times whose sum in seconds exceeds that of the launch."""
     summary = Summary([made_timeline([[723], [830], [617]], [0])], "cpu")
     assert summary.vps[0].compute > summary.seconds
     assert "-0.0" not in str(summary)

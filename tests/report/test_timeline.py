@@ -1,4 +1,4 @@
-"""Timelines: every executed instruction once, times that fit together, bytes that a second count confirms."""
+"""Timelines: every executed instruction once, consistent times, and bytes confirmed by a second count."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ WEIGHTS, GRADIENTS = ("Matvec", "PackedMatmul"), ("Outer", "PackedMatmulGradient
 
 
 def bytes_of(timeline: vpps.Timeline, *forms: str) -> NDArray[np.int64]:
-    """What instructions of some forms moved, by virtual processor."""
+    """Return the bytes that instructions of some forms moved, by virtual processor."""
     chosen = timeline.records[np.isin(timeline.forms, forms)]
     return np.array([chosen["bytes"][chosen["vp"] == vp].sum() for vp in range(timeline.n_vps)], np.int64)
 
 
 class Net:
-    """Small, but with everything whose bytes are counted: matrices sliced by units (of several parts) and by rows, one
-    whose last panel is padded, lists that may all be empty, a table, a parameter that nothing uses."""
+    """A small net with every counted kind of bytes: matrices sliced by units (of several parts) and by rows, a padded
+    last panel, lists that may all be empty, a table, an unused parameter."""
 
     def __init__(self) -> None:
         self.model = vpps.Model(seed=1)
@@ -59,7 +59,7 @@ class Net:
         self.node = node
 
     def batch(self, with_lists: bool = True) -> tuple[vpps.Graph, vpps.Expression]:
-        """A graph with its loss."""
+        """Return a graph with its loss."""
         graph = vpps.Graph()
         words = [graph.lookup(self.table, i) for i in range(LEAVES)]
         first = self.node(words[0], words[1], [])
@@ -77,14 +77,14 @@ def timeline_of(vps: int, with_lists: bool = True) -> Timeline:
 
 
 def recording(net: Classifier, target: str, **options: Any) -> vpps.Handle:
-    """A handle with a timeline. Adam and clipping are in every kernel, so that there are few."""
+    """Return a handle with a timeline. Every kernel has Adam and clipping, so that few are compiled."""
     return vpps.Handle(
         net.model, vpps.Adam(lr=0.01), **{"target": target, "vps": VPS, "clip_norm": 1.0, "timeline": True, **options}
     )
 
 
 def executed(timeline: Timeline, vp: int) -> list[Decoded]:
-    """What a virtual processor must execute."""
+    """Return the instructions that a virtual processor must execute."""
     script = timeline.plan.script
     return list(instructions(script, entry_points(script)[vp]))
 
@@ -96,7 +96,7 @@ def of_vp(timeline: Timeline, vp: int) -> Any:
 class TestRecords:
     @pytest.fixture(params=[pytest.param(f"cpu {n}", marks=pytest.mark.cpu) for n in (1, 2, 3)] + TARGETS[1:])
     def timeline(self, request: pytest.FixtureRequest) -> Timeline:
-        """Of a training step."""
+        """Return the timeline of a training step."""
         if request.param.startswith("cpu"):
             return timeline_of(int(request.param[-1]))
         if request.param == "cuda":
@@ -113,8 +113,8 @@ class TestRecords:
             assert own["position"].tolist() == [d.position for d in executed(timeline, vp)]
             assert np.array_equal(own["end"][:-1], own["start"][1:])
             assert (own["start"] <= own["end"]).all()
-        # No virtual processor leaves a barrier before the last one has come to it. A signal counts at some moment of
-        # its barrier: it may still be waking others.
+        # No virtual processor leaves a barrier before the last one arrives. A signal counts at some moment of its
+        # barrier: it may still be waking others.
         barriers = timeline.records[timeline.forms == "Wait"]
         positions = np.unique(barriers["position"])
         for own in (barriers[barriers["position"] == position] for position in positions):
@@ -181,7 +181,7 @@ class TestPhases:
 
 
 def owned(d: Decoded, vp: int, n_vps: int, panel: int) -> tuple[int, int]:
-    """(rows, panels of units) of an instruction's result that a virtual processor computes."""
+    """Return (rows, panels of units) of an instruction's result that a virtual processor computes."""
     if d.flags & Flag.ROWS:
         low, high = share(d.n, vp, n_vps)
         return high - low, -(-d.width // panel) if high > low else 0
@@ -190,7 +190,7 @@ def owned(d: Decoded, vp: int, n_vps: int, panel: int) -> tuple[int, int]:
 
 
 def expected_bytes(timeline: Timeline, vp: int, panel: int) -> dict[str, int]:
-    """Bytes by form of instruction, from the script alone."""
+    """Return bytes by form of instruction, from the script alone."""
     floats, n_vps = dict.fromkeys(("Matvec", "Outer", "Update"), 0), timeline.n_vps
     for d in executed(timeline, vp):
         form = d.instruction.form
@@ -221,7 +221,7 @@ def expected_bytes(timeline: Timeline, vp: int, panel: int) -> dict[str, int]:
 
 
 def long_products(n: int = 300, rows: int = 40, **options: Any) -> Timeline:
-    """A step over so many products of a matrix of 70 columns."""
+    """Return a step with n products of a matrix of 70 columns."""
     model = vpps.Model(seed=1)
     W = model.parameter("W", (rows, 70))
     graph = vpps.Graph()
@@ -235,7 +235,8 @@ def long_products(n: int = 300, rows: int = 40, **options: Any) -> Timeline:
 class TestBytes:
     @pytest.mark.parametrize("made", [lambda: timeline_of(1, False), lambda: timeline_of(3), lambda: long_products()])
     def test_are_those_of_a_count_from_the_script(self, made: Callable[[], Timeline]) -> None:
-        """For every virtual processor. Products without vectors read nothing; gradients take a pass per 128 vectors."""
+        """The count covers every virtual processor. Products without vectors read nothing; gradients take a pass per
+        128."""
         timeline = made()
         expected = [expected_bytes(timeline, vp, CpuMachine(1).panel) for vp in range(timeline.n_vps)]
         assert bytes_of(timeline, *WEIGHTS).tolist() == [e["Matvec"] for e in expected]
@@ -263,7 +264,7 @@ class TestBytes:
             timeline = handle.timeline()
             panel = handle._engine.machine.panel
         assert {"PackedMatmul", "PackedMatmulGradient"} <= set(timeline.forms.tolist())
-        # Forward reads the matrix, backward its transpose; a panel that two divide between them is read by both.
+        # Forward reads the matrix, backward its transpose; both owners of a divided panel read it.
         whole = 4 * 64 * 32 * 2
         assert whole <= sum(bytes_of(timeline, *WEIGHTS)) <= whole + 4 * panel * (64 + 32) * (vps_count - 1)
         passes = -(-n // (128 // 5))
@@ -385,7 +386,7 @@ class TestRoom:
         machine.reserve(16, 0)
         script = plain([MAGIC, 1, 1, 0, 5, *encode("signal", 0, 0, counter=0) * 9, *encode("end", 0, 0)])
         recording = machine.record(8)
-        recording._records[0, 4:] = 0  # as if the last four were somebody else's
+        recording._records[0, 4:] = 0  # as if the last four belonged to another launch
         recording._logs["capacity"] = 4
         machine.launch(script)
         assert machine.wait() is None

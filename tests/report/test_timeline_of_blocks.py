@@ -1,4 +1,4 @@
-"""Timelines of thread blocks: in the emulator, and on an imaginary GPU, whose launches queue."""
+"""Timelines of thread blocks: in the emulator, and on a simulated GPU with queued launches."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SHAPES = {"W": (HIDDEN, EMBEDDING), "U": (HIDDEN, HIDDEN), "Wo": (CLASSES, HIDDE
 class TestBytes:
     @pytest.mark.parametrize("ownership", ["aligned", "round-robin"])
     def test_are_those_of_the_weights(self, ownership: str) -> None:
-        """Every weight is loaded once; so is its transpose, where backward needs it. The update reads and writes the
-        weight and two moments, and writes the transpose; it reads the gradient or adds up partial tiles."""
+        """Every weight is loaded once, and its transpose, too, if backward needs it. The update reads and writes the
+        weight and two moments, and writes the transpose; it reads the gradient or adds partial tiles."""
         net = new()
         with recording(net, "simt", onchip=ChipOptions(ownership=ownership)) as handle:
             net.train(handle, range(1))
@@ -116,8 +116,8 @@ def test_the_plain_kernel_is_the_recording_one_without_its_lines() -> None:
 @needs_nvrtc
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"] if COMPILE_ALL else ["sm_75"])
 def test_recording_costs_no_weight_its_register(arch: str, record_property: Any) -> None:
-    """The kernel with the most weights that fit plain fits with a timeline as well, on all generations; of them
-    the one where it leaves fewest free is always compiled."""
+    """The kernel with the most weights that fit without a timeline also fits with one, on all GPU generations. The
+    generation with the fewest free registers is always compiled."""
     model, example = tree_lstm(256, 256)
     kernel = vpps.specialize(model, example, arch=arch, passes=vpps.Passes())
     plain = kernel.resources

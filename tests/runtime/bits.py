@@ -1,6 +1,6 @@
-"""python -m tests.runtime.bits GRAPHS: digests of what trainings leave, of all networks of the zoo and random graphs.
+"""python -m tests.runtime.bits GRAPHS: digests of trained weights, of all networks of the zoo and random graphs.
 
-`scripts/test_aarch64` compares those of two kinds of processors.
+`scripts/test_aarch64` compares the digests of two kinds of processors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.zoo.cases import CASES
 
 
 def trainings(n_graphs: int) -> Iterator[tuple[str, vpps.Model, list[tuple[vpps.Graph, vpps.Expression]]]]:
-    """Name, model, and a graph with its loss for two steps."""
+    """Yield name, model, and a graph with its loss for two steps."""
     for name, case in CASES.items():
         task, recorded = case.make(), [vpps.Graph(), vpps.Graph()]
         batches = islice(task.train.batches(8), 2)

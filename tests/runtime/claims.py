@@ -1,4 +1,4 @@
-"""What must hold of a machine that launches on a GPU, be the GPU real or imaginary."""
+"""Claims about a machine that launches on a GPU, real or simulated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNKNOWN = plain([0xFFFF, 5, 0, 0, 0])
 
 
 def emulated(folder: Path) -> Callable[[KernelSpec, str], Kernel]:
-    """What makes kernels in this folder for an imaginary GPU: all of them know the instructions of SPEC."""
+    """Return a compiler into this folder for a simulated GPU; all kernels have the instructions of SPEC."""
 
     def build(spec: KernelSpec, arch: str) -> Kernel:
         assert arch == "sm_90"
@@ -43,7 +43,7 @@ def emulated(folder: Path) -> Callable[[KernelSpec, str], Kernel]:
 
 
 def script(*streams: Words) -> Words:
-    """A script with a stream for every virtual processor."""
+    """Return a script with a stream for every virtual processor."""
     starts, parts, position = [], [], HEADER_WORDS + len(streams)
     for stream in streams:
         starts.append(position)
@@ -53,24 +53,24 @@ def script(*streams: Words) -> Words:
 
 
 def barriers(vps: int, n: int) -> Words:
-    """A stream of barriers of all virtual processors."""
+    """Return a stream of barriers of all virtual processors."""
     return np.concatenate([plain([]), *(barrier(target=vps * (k + 1)) for k in range(n))])
 
 
 def work(vps: int, source: int, slot: int, n: int = 2) -> Words:
-    """Barriers, and the float at `source` as the loss in `slot`."""
+    """Return barriers, and the float at `source` as the loss in `slot`."""
     loss = plain(encode("loss", 0, 0, source=source, slot=slot))
     return script(*[np.concatenate([barriers(vps, n), loss, END])] * vps)
 
 
 def stuck(vps: int, target: int = 99) -> Words:
-    """Virtual processor 0 waits for signals that nobody gives, once the others have ended."""
+    """Make virtual processor 0 wait for signals that never come, after the others have ended."""
     wait = plain(encode("wait", 0, 0, counter=1, target=target))
     return script(np.concatenate([wait, END]), *[END] * (vps - 1))
 
 
 def ready(make: Make, vps: int = 3, **options: int) -> CudaMachine:
-    """A machine with a kernel and a pool."""
+    """Return a machine with a kernel and a pool."""
     machine = make(vps, **options)
     machine.specialise(SPEC)
     machine.reserve(FIRST_FREE + 8, 0)
@@ -80,7 +80,7 @@ def ready(make: Make, vps: int = 3, **options: int) -> CudaMachine:
 
 
 class MachineClaims:
-    """Subclasses have a fixture `make`, and the number of launches of a long run."""
+    """Claims to inherit. Subclasses have a fixture `make`, and the number of launches of a long run."""
 
     consecutive = 10_000
 
@@ -111,7 +111,7 @@ class MachineClaims:
         for k in range(8):
             machine.launch(scripts[k])
             if k < 7:
-                machine.stage(scripts[k + 1] if k % 3 else scripts[0])  # every third time something else is launched
+                machine.stage(scripts[k + 1] if k % 3 else scripts[0])  # every third launch is another script
             assert machine.wait() is None
             assert machine.pool[LOSS_SLOTS] == k
 

@@ -1,10 +1,10 @@
-"""A GPU that is not there: `cuda.bindings` and `cupy` as far as vpps calls them, with streams that lag behind.
+"""A simulated GPU: the parts of `cuda.bindings` and `cupy` that vpps calls, with streams that lag behind.
 
-What is put into a stream happens only when somebody waits or asks: each query of an event lets every stream do one more
-thing, the last stream first. Copies read their source when they happen, so that memory that is reused too early shows.
+Queued operations happen only when the host waits or queries: each query of an event lets every stream do one more
+operation, the last stream first. Copies read their source when they happen, so that premature reuse of memory shows.
 
-Kernels are run by the emulator of the simt target; what it finds wrong is kept. With `install_with_kernels` they are
-compiled for it instead of with NVRTC, and whole handles work. In a forked child every call fails, as CUDA's do.
+The emulator of the simt target runs kernels; its findings are kept. With `install_with_kernels` kernels are compiled
+for it instead of with NVRTC, and whole handles work. In a forked child every call fails, as CUDA's do.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _words(address: int, count: int) -> np.ndarray[Any, Any]:
 
 
 class Memory:
-    """What CuPy's allocators give."""
+    """Memory from CuPy's allocators."""
 
     def __init__(self, nbytes: int) -> None:
         self._bytes = (ctypes.c_uint8 * (nbytes + 512))()
@@ -84,7 +84,7 @@ class Memory:
 
     @property
     def array(self) -> np.ndarray[Any, Any]:
-        """Holds the memory."""
+        """Return an array that keeps the memory alive."""
         begin = self.ptr - ctypes.addressof(self._bytes)
         return np.ctypeslib.as_array(self._bytes)[begin : begin + self.nbytes]
 
@@ -97,7 +97,7 @@ class MemoryPointer:
 
 
 class DeviceArray(np.ndarray[Any, Any]):
-    """A CuPy array: where it is, and NumPy's functions of it, whose results are there as well."""
+    """A CuPy array: its address, and NumPy's functions of it, whose results are on the same device."""
 
     def __dlpack_device__(self) -> tuple[int, int]:  # type: ignore[override]
         return 2, 0  # kDLCUDA
@@ -112,7 +112,7 @@ class DeviceArray(np.ndarray[Any, Any]):
 
 
 class Stream:
-    """What CuPy puts its calls into; it makes them at once."""
+    """The stream of CuPy's calls; it runs them at once."""
 
     def __init__(self, gpu: FakeCuda, ptr: int | None) -> None:
         self._gpu, self.ptr = gpu, ptr
@@ -146,13 +146,13 @@ class FakeCuda:
     """The module `cuda.bindings.driver`, of one GPU or of none.
 
     Attributes:
-        calls: names of the calls so far, and what they were about.
+        calls: names and arguments of the calls so far.
         failing: status to return by name of call.
-        blocks_per_sm: what the occupancy query says.
+        blocks_per_sm: answer of the occupancy query.
         free: bytes that can still be allocated.
-        findings: of the emulator, in real kernels.
+        findings: the emulator's findings in real kernels.
         management: status of the driver's management library; 0 if it works.
-        uuid: of the GPU.
+        uuid: UUID of the GPU.
         current: the stream of CuPy's calls; None for its own.
     """
 
@@ -169,7 +169,7 @@ class FakeCuda:
         self.free = 2**30
         self.streams: list[deque[Operation]] = []
         self.events: dict[int, int] = {}  # number -> recordings that have not happened
-        self.broken: CUresult | None = None  # what a kernel did; every call from then on says so
+        self.broken: CUresult | None = None  # error of a kernel, which every later call returns
         self.depth = 0  # contexts pushed
         self.pid = os.getpid()
         self.memories: weakref.WeakSet[Memory] = weakref.WeakSet()
@@ -177,7 +177,7 @@ class FakeCuda:
         self.management = 0
         self.uuid = b"imaginary GPU 01"
         self.current: int | None = None
-        self._time = threading.RLock()  # passes for one thread after the other
+        self._time = threading.RLock()  # serializes the threads
 
     def _done(self, name: str, *about: Any) -> tuple[CUresult]:
         self.calls.append((name, *about))
@@ -186,13 +186,13 @@ class FakeCuda:
         return (self.broken or self.failing.get(name, OK),)
 
     def names(self) -> list[str]:
-        """Of the calls so far."""
+        """Return the names of the calls so far."""
         return [name for name, *_ in self.calls]
 
-    # ---- time passes
+    # ---- simulated time
 
     def step(self) -> bool:
-        """Every stream does one more thing, if it can. Whether any did."""
+        """Let every stream do one more operation, if it can. Returns True if any did."""
         moved = False
         with self._time, undisturbed():
             for stream in reversed(self.streams):
@@ -342,12 +342,12 @@ class FakeCuda:
     # ---- the kernel
 
     def _from(self, address: int) -> np.ndarray[Any, Any]:
-        """The words from there to the end of the memory."""
+        """Return the words from there to the end of the memory."""
         (memory,) = (m for m in self.memories if m.ptr <= address < m.ptr + m.nbytes)
         return _words(address, (memory.ptr + memory.nbytes - address) // 4)
 
     def emulate(self, kernel: Emulator, p: Any, blocks: int, shared: int) -> bool:
-        """One launch. The pool ends where its memory does."""
+        """Run one launch. The pool ends at the end of its memory."""
         self.findings += kernel.run(
             self._from(p.pool).view(np.float32),
             _words(p.script, int(_words(p.script, HEADER_WORDS)[3])),
@@ -367,7 +367,7 @@ class FakeCuda:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No handler of a signal runs meanwhile: a call of the real driver is not Python that one could interrupt."""
+    """Hold signal handlers back: a call of the real driver is not interruptible Python."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGALRM})
     try:
         yield
@@ -376,7 +376,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda | None = None) -> FakeCuda:
-    """Let this process have an imaginary GPU for as long as the fixture lives."""
+    """Give this process a simulated GPU for the lifetime of the fixture."""
     fake = FakeCuda() if fake is None else fake
     real_library, run = ctypes.CDLL, driver.Driver.run
 
@@ -409,7 +409,7 @@ def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda | None = None) -> Fa
             raise OutOfMemoryError(f"Out of memory allocating {nbytes} bytes")
         fake.calls.append(("allocate", nbytes))
         memory = Memory(nbytes)
-        memory.array[:] = 0xCD  # nobody clears it
+        memory.array[:] = 0xCD  # never cleared memory
         fake.memories.add(memory)
         return memory
 
@@ -458,7 +458,7 @@ def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda | None = None) -> Fa
 
 
 def install_with_kernels(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda | None = None) -> FakeCuda:
-    """The same, with kernels that are compiled for the emulator instead of with NVRTC."""
+    """Install a simulated GPU with kernels that are compiled for the emulator instead of with NVRTC."""
 
     def compile_cubin(source: str, arch: str, cached_registers: int = 0) -> nvrtc.Cubin:
         assert arch == "sm_90"
@@ -471,7 +471,7 @@ def install_with_kernels(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda | None 
 
 
 class _Pinned(np.ndarray[Any, Any]):
-    """Page-locked memory: a buffer that has an address."""
+    """Page-locked memory: a buffer with an address."""
 
     memory: Memory
     ptr: int

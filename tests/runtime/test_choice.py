@@ -1,4 +1,4 @@
-"""Which machine a handle gets, with a GPU (an imaginary one) and without."""
+"""The machine of a handle, with a (simulated) GPU and without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The default number of virtual processors: what affinity and the quotas of control groups leave."""
+"""The default number of virtual processors, limited by affinity and the quotas of control groups."""
 
 from __future__ import annotations
 

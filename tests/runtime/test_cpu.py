@@ -1,4 +1,4 @@
-"""Machines of the cpu target: threads, launches that are stopped, pools."""
+"""Machines of the cpu target: threads, stopped launches, pools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TASKS = Path("/proc/self/task")
 
 
 def n_threads(expected: int | None = None) -> int:
-    """Threads of this process; waits a while for the expected number, for an ended one is listed a little longer."""
+    """Return the threads of this process. Waits for the expected number, as ended threads stay listed for a while."""
     gc.collect()  # handles of other tests
     deadline = time.monotonic() + 5
     while (n := len(list(TASKS.iterdir()))) != expected and expected is not None and time.monotonic() < deadline:
@@ -81,7 +81,7 @@ class TestThreads:
             if state == "after an announcement":
                 machine = handle._engine.machine
                 machine.expect()
-                time.sleep(0.01)  # longer than anybody stays awake for it
+                time.sleep(0.01)  # longer than a thread spins
                 machine.expect()
                 net.train(handle, range(2, 4))
             before = time.process_time()
@@ -129,7 +129,7 @@ class TestThreads:
 
 
 def stop_next_launch(handle: vpps.Handle) -> None:
-    """Let the next script of a handle meet an opcode that does not exist, in the first instruction of `read`."""
+    """Put an unknown opcode into the first instruction of `read` in a handle's next script."""
     machine = handle._engine.machine
     launch = machine.launch
 
@@ -138,7 +138,7 @@ def stop_next_launch(handle: vpps.Handle) -> None:
         start, stream = handle._engine.plan.streams[0]
         read = next(s for s in stream.sections if s.block is not None and s.block.arrays.cell.name.endswith(".read"))
         position = start + read.start
-        script = script.copy()  # the other one may be on its way already
+        script = script.copy()  # the original may already be in transfer
         script[position] = 0xFFFF
         machine.launch = launch  # type: ignore[method-assign]
         launch(script)

@@ -1,4 +1,4 @@
-"""The cuda target with an imaginary GPU: order of calls, errors, life and end."""
+"""The cuda target with a simulated GPU: order of calls, errors, lifetimes."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class TestOrder:
         assert machine.pool[LOSS_SLOTS] == 1
 
     def test_the_calls_of_a_launch_are_made_in_one_go(self, make: Make, fake: FakeCuda) -> None:
-        """Python runs handlers of signals between two of its own instructions: there is none between the calls."""
+        """Python runs signal handlers between its own instructions, so none runs between these calls."""
         machine = ready(make)
         before = machine.launches
         made: list[tuple[Any, ...]] = []

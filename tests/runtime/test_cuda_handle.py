@@ -1,6 +1,6 @@
-"""The cuda target with an imaginary GPU that runs the real kernels: machines, and handles from first call to last.
+"""The cuda target with a simulated GPU that runs the real kernels: machines, and handles from first call to last.
 
-What only the time that a GPU takes can show is in tests/gpu.
+tests/gpu has the tests that need a GPU's real timing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
 
 @pytest.fixture
 def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels know what any step may need, so that few are compiled."""
+    """Build kernels for any step, so that few are compiled."""
     for machine in (CudaMachine, SimtMachine):
         widen(monkeypatch, machine, know_the_end_of_launches)
 
@@ -65,7 +65,7 @@ class TestMachine(MachineClaims):
 
 
 def test_launches_behind_one_that_was_stopped_do_nothing() -> None:
-    """However many there are."""
+    """Covers any number of queued launches."""
     kernel = Emulator(build_simt(render_cuda(SPEC), races=True))
     pool, losses = np.zeros((2, FIRST_FREE), np.float32)
     pool[ONE] = 1
@@ -81,12 +81,12 @@ def test_launches_behind_one_that_was_stopped_do_nothing() -> None:
 
 
 def on_cuda(net: Classifier, optimizer: vpps.Optimizer | None = None, **options: Any) -> vpps.Handle:
-    """A handle on the imaginary GPU; its kernel is the one of all tests here that say nothing else."""
+    """Return a handle on the simulated GPU; its kernel is shared by all tests here with default options."""
     return vpps.Handle(net.model, optimizer, **{"target": "cuda", "vps": 3, **options})
 
 
 def queued(handle: vpps.Handle) -> list[int]:
-    """To this list go, at every launch of the handle from now on, the launches that are in flight then."""
+    """Return a list that records, at every later launch of the handle, the launches in flight."""
     machine = handle._engine.machine
     assert isinstance(machine, CudaMachine)
     launch, found = machine.launch, list[int]()
@@ -105,8 +105,8 @@ class TestTraining:
     def test_is_that_of_the_same_kernels_in_the_emulator(
         self, fake: FakeCuda, options: dict[str, Any], tmp_path: Any
     ) -> None:
-        """Not one bit differs, whether anybody waits between steps or not, accumulates, makes steps by halves, lets
-        gradients out and in again, or goes back to a checkpoint. Bits do not depend on the schedule."""
+        """Bits are equal with or without waiting between steps, accumulating, half steps, exporting and importing
+        gradients, or going back to a checkpoint. Bits do not depend on the schedule."""
         found: list[list[Any]] = []
         for changes in (options, {**options, "target": "simt", "schedule": "vector"}):
             net, path = new(), tmp_path / "model.safetensors"
@@ -118,7 +118,7 @@ class TestTraining:
                 net.model.restore(path)
                 for seed in range(6):
                     handle.fb(*net.batch(seed), accumulate=seed % 3 != 2)
-                    if seed == 3:  # what was accumulated goes out and comes back
+                    if seed == 3:  # exports and imports accumulated gradients
                         loss, gradients = handle.gradients(*net.batch(9))
                         losses += [loss, gradients]
                 for seed in range(4):
@@ -138,7 +138,7 @@ class TestTraining:
 
 class TestOrder:
     def test_a_step_is_put_behind_the_one_that_runs(self, fake: FakeCuda) -> None:
-        """Its script has gone ahead of it, in a stream of its own."""
+        """The queued step's script is sent ahead of it, in a stream of its own."""
         net = new()
         with on_cuda(net, verify=False) as handle:
             net.train(handle, range(2))
@@ -189,7 +189,7 @@ class TestOrder:
             assert handle.sync_get_latest_loss() > 0
 
     def test_two_handles_take_turns(self, fake: FakeCuda) -> None:
-        """One reads, after every second step, the weights that the other has just begun to change."""
+        """One handle reads, after every second step, weights that the other has just begun to change."""
         net, witness = new(), new()
         graph, loss = net.batch(50)
         with on_cuda(net) as handle, on_cuda(net, train=False) as reader, on_cuda(witness) as other:
@@ -257,7 +257,7 @@ class TestFailures:
 
             def damaged(script: Any) -> None:
                 script = script.copy()
-                script[_operands(handle, script, "barrier", 1)[0]] += 1  # one signal more than is given
+                script[_operands(handle, script, "barrier", 1)[0]] += 1  # one signal more than is sent
                 handle._engine.machine.launch = launch  # type: ignore[method-assign]
                 launch(script)
 
@@ -346,7 +346,7 @@ class TestFailures:
         fake.broken = None
 
     def test_a_race_in_a_kernel_would_be_seen(self, fake: FakeCuda) -> None:
-        """The imaginary GPU looks: virtual processors that do not wait for each other read what is being written."""
+        """The simulated GPU finds it: virtual processors that do not wait for each other read during a write."""
         net = new()
         with on_cuda(net, verify=False) as handle:
             net.train(handle, range(1))
@@ -367,7 +367,7 @@ class TestFailures:
 
 
 def _operands(handle: vpps.Handle, script: Any, name: str, index: int) -> list[int]:
-    """Where the script that is about to be launched has that operand of all instructions of that name."""
+    """Return the places of that operand in the next script, for all instructions of that name."""
     assert handle._engine.plan is not None
     ((start, _),) = handle._engine.plan.streams
     found = [d.position for d in instructions(script, start) if d.instruction.name == name]

@@ -1,4 +1,4 @@
-"""Tensor cores of the emulator: which lane has which element of a fragment, as PTX ISA draws it, and how is rounded."""
+"""Tensor cores of the emulator: the fragment elements of each lane, as in the PTX ISA, and rounding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Place = tuple[NDArray[np.int64], NDArray[np.int64]]  # row and column, by lane
 
 
 def launched(body: str, words: Words) -> Words:
-    """What a warp writes over the words (lanes, some) it is given as `mine`, 16 of each lane."""
+    """Return the words that a warp writes over its input (lanes, some), called `mine`, 16 per lane."""
     pool = np.zeros((32, 16), np.uint32)
     pool[:, : words.shape[1]] = words
     flat = pool.reshape(-1).view(np.float32)
@@ -34,12 +34,12 @@ def bits(values: NDArray[np.float32]) -> Words:
 
 
 def fragment(matrix: NDArray[np.float32], places: list[Place], halves: bool) -> Words:
-    """Registers (lanes, some) that hold the elements at these places: one each, or two as bf16, the first one lower."""
+    """Return registers (lanes, some) with the elements at these places: one each, or two as bf16, first one lower."""
     found = np.stack([bits(matrix[place]) for place in places], axis=1)
     return found[:, 0::2] >> np.uint32(16) | found[:, 1::2] if halves else found
 
 
-# By name: terms of a sum, whether registers hold halves, and where the elements of a lane's fragments of A and B are.
+# By name: terms of a sum, True for registers of halves, and places of a lane's fragment elements of A and B.
 SHAPES: dict[str, tuple[int, bool, list[Place], list[Place]]] = {
     "mma_bf16": (
         16,

@@ -1,4 +1,4 @@
-"""The simt emulator: correct CUDA programs run clean under every seed, and each fault is found and said."""
+"""The simt emulator: correct CUDA programs run clean under every seed, and each fault is found and reported."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ extern "C" __global__ void __launch_bounds__(256, 1) vpps_kernel(const Launch la
 
 @lru_cache(maxsize=256)
 def emulator(body: str, races: bool = True) -> Emulator:
-    """A kernel of this body; `pool`, `shared`, t (thread), b (block), nt, nb are at hand."""
+    """Return a kernel of this body, which may use `pool`, `shared`, t (thread), b (block), nt, nb."""
     return Emulator(build_simt(LAUNCH + PRELUDE + body + "\n}\n", races))
 
 
 class Result(NamedTuple):
-    """What a launch left behind."""
+    """Findings, pool and report of a launch."""
 
     findings: list[Finding]
     pool: NDArray[np.float32]
@@ -80,7 +80,7 @@ class Result(NamedTuple):
 
     @property
     def kinds(self) -> set[str]:
-        """Kinds of findings."""
+        """Return kinds of findings."""
         return {f.kind for f in self.findings}
 
 
@@ -108,20 +108,20 @@ def run(
 
 
 def clean(body: str, seed: int = 0, **options: bool) -> NDArray[np.float32]:
-    """The pool after a launch that must find nothing."""
+    """Return the pool after a launch that must find nothing."""
     result = run(body, seed, **options)
     assert result.findings == []
     return result.pool
 
 
 def faulty(body: str, seed: int = 0) -> Finding:
-    """The only finding of a launch."""
+    """Return the only finding of a launch."""
     (finding,) = run(body, seed).findings
     return finding
 
 
 def without(body: str, line: str, instead: str = "") -> str:
-    """The body with one line replaced, which it has once."""
+    """Return the body with one line replaced, which it has once."""
     assert body.count(line) == 1
     return body.replace(line, instead)
 
@@ -140,7 +140,7 @@ REDUCTION = """
     }
 """
 
-# Every block writes, all wait for all, every block reads what another wrote; twice, so that memory is written again.
+# Every block writes, all wait for all, every block reads another's words; twice, so that memory is rewritten.
 EXCHANGE = """
     for (int k = 0; k < 2; k++) {
         at(1); pool[4096 + b * nt + t] = pool[b * nt + t] + k;
@@ -164,7 +164,7 @@ STAGING = """
     at(3); pool[6000 + b * nt + t] = shared[511 - t] + shared[512 + (t + 1) % nt];
 """
 
-# Two groups under way, the second one only while the first is used.
+# Two groups are under way, the second one only while the first is used.
 GROUPS = """
     at(1);
     for (int g = 0; g < 2; g++) {
@@ -195,7 +195,7 @@ def staged(b: int) -> NDArray[np.float32]:
 
 
 CORRECT: dict[str, tuple[str, int, object]] = {
-    # a program, and what is in the pool from a place on
+    # A program, and the pool's contents from an offset on.
     "reduction of a block": (REDUCTION, 4096, [SOURCE[b * 1024 : b * 1024 + 512].sum() for b in range(BLOCKS)]),
     "exchange between blocks": (EXCHANGE, 0, np.roll(SOURCE[:1024], -512) + 1),
     "asynchronous copies": (STAGING, 6000, np.concatenate([staged(b) for b in range(BLOCKS)])),
@@ -301,7 +301,7 @@ def exchange(line: str, instead: str = "") -> str:
 
 
 FAULTS: dict[str, tuple[str, str, set[int], str]] = {
-    # a program; of what is found the kind, the positions, and words of one message
+    # A program; the kind and the positions of its findings, and words of one message.
     "a missing wait": (exchange(EXCHANGE_WAITS_FIRST), "race", {1, 4}, ""),
     "a write after a read": (exchange(EXCHANGE_WAITS_LAST), "race", {1, 4}, ""),
     "no barrier before a signal": (
@@ -498,7 +498,7 @@ def test_a_clock_limit_ends_waits_and_not_work() -> None:
 
 class TestLaunches:
     def test_launches_are_ordered(self) -> None:
-        """What one launch did is no race in the next one, for any number of blocks before."""
+        """Accesses of one launch do not race with the next one, for any number of earlier blocks."""
         for blocks in (4, 4, 6, 2, 4):
             assert run("pool[(nb - 1 - b) * nt + t] = pool[5000 + t];", blocks=blocks).findings == []
 
@@ -520,7 +520,7 @@ class TestLaunches:
             del machine
             gc.collect()
             resident.append(busy - int(Path("/proc/self/statm").read_text().split()[1]))
-        # Pages: each thread had touched one at least. The median, as what else is in the process may grow meanwhile.
+        # Pages: each thread had touched at least one. The median, as other parts of the process may grow in between.
         assert np.median(resident) > 500
 
     def test_seeds_reproduce(self) -> None:
@@ -531,7 +531,7 @@ class TestLaunches:
         np.testing.assert_array_equal(results[0].pool, results[1].pool)
 
     def test_seeds_change_the_order(self) -> None:
-        """Atomic additions of floats depend on it."""
+        """The order changes the result of atomic additions of floats."""
         body = "add_float(pool, t == 0 ? 1e8f * (b % 2 ? 1 : -1) : 1.f);"
         assert len({float(run(body, seed).pool[0]) for seed in range(6)}) > 1
 

@@ -1,8 +1,8 @@
-"""The emulator's search for races against the definition: random programs, one vector clock per thread.
+"""The emulator's race detection beside the definition: random programs, one vector clock per thread.
 
-A program is made in one global order, in which every wait comes after all signals that it waits for and no signal comes
-later: what happens before what is then the same for every schedule. The kernel interprets the program; the model walks
-through it in the order in which it was made and compares all pairs of accesses to a word.
+A program is generated in one global order. In it every wait follows all signals that it waits for, and no signal comes
+later. So the happens-before relation is the same for every schedule. The kernel interprets the program; the model walks
+through it in generated order and compares all pairs of accesses to a word.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Model:
 
 
 def threads_of(random: Random) -> tuple[int, int]:
-    """One thread, a warp, part of a warp, or the block."""
+    """Draw one thread, a warp, part of a warp, or the block."""
     first = random.randrange(THREADS)
     warp = first // WARP * WARP
     return random.choice(
@@ -120,7 +120,7 @@ def random_program(seed: int) -> Program:
     random = Random(seed)
     program, model = Program(), Model()
     signals = [0] * COUNTERS
-    closed = [False] * COUNTERS  # somebody has waited for it: no more signals
+    closed = [False] * COUNTERS  # after a wait on it: no more signals
     ordering = random.choice([0.2, 0.5, 0.8])
     for _ in range(random.randrange(6, 40)):
         block = random.randrange(BLOCKS)
@@ -165,7 +165,7 @@ def random_program(seed: int) -> Program:
 
 
 def found(program: Program, seed: int) -> set[str] | None:
-    """Words that the emulator finds races on; None where there are too many to tell."""
+    """Return the words that the emulator finds races on; None if there are too many."""
     script = program.script()
     counters, cleared, report = (np.zeros(128, np.uint32) for _ in range(3))
     pool = np.zeros(WORDS, np.float32)

@@ -17,7 +17,7 @@ from vpps.script.encode import direct, encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC, NO_FLAGS, Flag
 from vpps.values import float_word
 
-G, W, TRANSPOSED, X, DY, SIZE = 64, 1 << 15, 3 << 14, 1 << 16, 1 << 18, 1 << 20  # places in the pool
+G, W, TRANSPOSED, X, DY, SIZE = 64, 1 << 15, 3 << 14, 1 << 16, 1 << 18, 1 << 20  # offsets in the pool
 
 # Rows of the matrix (few, half a panel, more), widths of the two segments of its columns, vectors (passes of 128).
 CASES = [(1, 64, 1, 5), (5, 70, 130, 129), (16, 130, 64, 300), (17, 64, 9, 128), (24, 129, 3, 7), (70, 40, 100, 257)]
@@ -26,8 +26,8 @@ CASES = [(1, 64, 1, 5), (5, 70, 130, 129), (16, 130, 64, 300), (17, 64, 9, 128),
 @pytest.mark.cpu
 @pytest.mark.parametrize("isa", [tile_of_machine().isa, "neon"])
 def test_outer_products_of_any_size(monkeypatch: pytest.MonkeyPatch, isa: str) -> None:
-    """With the usual tile, and with that of NEON as this processor computes it: a gradient, the same
-    added to it, and with the same once more a step of SGD."""
+    """Covers the usual tile, and NEON's tile on this processor: a gradient, an addition to it, and another addition
+    with a step of SGD."""
     tile = replace(TILES[isa], isa=tile_of_machine().isa)
     monkeypatch.setattr(host_compiler, "tile_of_machine", lambda: tile)
     if tile != tile_of_machine():

@@ -1,4 +1,4 @@
-"""Arrays of other libraries, imaginary ones: which protocol is asked, and what is said where it fails."""
+"""Simulated arrays of other libraries: the protocols used, and the messages of failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.host
 
 
 class Tensor:
-    """As in PyTorch: both protocols, and errors where it requires gradients."""
+    """Like PyTorch: both protocols, and errors if it requires gradients."""
 
     def __init__(self, kind: int, values: Any = (), requires_grad: bool = False) -> None:
         self.kind = kind
@@ -39,7 +39,7 @@ class Tensor:
 
 
 class HostArray(Tensor):
-    """As in JAX: read through NumPy. What is traced, within a function to be compiled or derived, has no numbers."""
+    """Like JAX: read through NumPy. An array traced within a function (to be compiled or derived) has no numbers."""
 
     ndim = 1
 
@@ -60,7 +60,7 @@ class HostArray(Tensor):
 
 
 class NumbaArray:
-    """As in Numba: the second protocol alone."""
+    """Like Numba: the second protocol alone."""
 
     def __init__(self, values: Any) -> None:
         self.values = np.asarray(values)

@@ -1,4 +1,4 @@
-"""More virtual processors than cores: slower, but right, and nobody is forgotten asleep."""
+"""More virtual processors than cores: slower, but correct, and all sleeping threads are woken."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MANY = 4 * usable_cores() + 1
 
 
 def barriers(vps: int, n: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    """A script of n barriers and nothing else."""
+    """Return a script with n barriers only."""
     header = plain([MAGIC, vps, 1, 0] + [HEADER_WORDS + vps] * vps)
     barriers = (barrier(target=vps * (k + 1)) for k in range(n))
     return np.concatenate([header, *barriers, plain(encode("end", 0, 0))])
@@ -30,7 +30,7 @@ def barriers(vps: int, n: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
 
 @pytest.mark.parametrize("vps", [2, 3, MANY])
 def test_many_short_launches_all_end(vps: int) -> None:
-    """Whoever sleeps is woken: at a barrier, and between launches."""
+    """Sleeping threads are woken: at a barrier, and between launches."""
     machine = CpuMachine(vps)
     machine.reserve(FIRST_FREE, 0)
     scripts = [barriers(vps, n) for n in (0, 1, 2, 7)]
@@ -44,7 +44,7 @@ def test_many_short_launches_all_end(vps: int) -> None:
 
 
 def test_who_waits_long_is_woken() -> None:
-    """All but one have nothing to do for so long that they sleep."""
+    """All but one are idle for so long that they sleep."""
     model = vpps.Model(seed=1)
     W = model.parameter("W", (512, 512), init="orthogonal")
     graph = vpps.Graph()

@@ -1,4 +1,4 @@
-"""The cpu target, and cuda with an imaginary GPU, as guests of the operating system: signals, forks, exits."""
+"""The cpu target, and cuda with a simulated GPU, in the operating system: signals, forks, exits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ TARGETS = [CPU, pytest.param("imaginary", marks=pytest.mark.simt)]  # and "cuda"
 targets = pytest.mark.parametrize("target", TARGETS)
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
 
-# `graph` and `loss` are of steps that take so long that a signal nearly always arrives in one; on the imaginary GPU
-# nothing ends before somebody waits.
+# `graph` and `loss` take so long that a signal nearly always arrives in a step; on the simulated GPU nothing ends
+# before the host waits.
 PROCESS = """
 import gc, multiprocessing, os, random, signal
 import pytest
@@ -69,7 +69,7 @@ def process(target: str, code: str) -> str:
 
 
 def interrupted(target: str, code: str) -> subprocess.Popen[str]:
-    """A process that trains and gets Ctrl-C."""
+    """Start a process that trains and gets Ctrl-C."""
     begun = start(process(target, TRAIN_FOR_EVER + code))
     assert begun.stdout is not None
     assert begun.stdout.readline() == "running\n"
@@ -86,7 +86,7 @@ def test_ctrl_c_ends_a_program_that_does_not_catch_it(target: str) -> None:
 
 @pytest.mark.parametrize("target", [CPU])
 def test_ctrl_c_leaves_a_handle_that_works_on(target: str) -> None:
-    """The launch that it interrupted counts: the weights are those of an undisturbed run of as many steps."""
+    """The interrupted launch counts: the weights equal those of an undisturbed run of as many steps."""
     status, out, err = finish(
         interrupted(
             target,
@@ -116,7 +116,7 @@ print("equal")
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no interval timers")
 @targets
 def test_ctrl_c_at_any_moment_leaves_a_handle_that_works_on(target: str) -> None:
-    """Before, between and behind the calls of a driver; what was begun counts, what was not does not."""
+    """Ctrl-C comes before, between and after the calls of a driver; only begun launches count."""
     run(
         process(
             target,

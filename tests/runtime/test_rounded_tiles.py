@@ -1,6 +1,5 @@
-"""Instructions of the cpu target that round: to the bit what `product` says, whatever the processor, the tile and the
-number of virtual processors; at sizes where pairs, panels, passes and registers end, with numbers where those do.
-"""
+"""Rounding instructions of the cpu target equal `product` to the bit, for any processor, tile and number of virtual
+processors; at sizes around the ends of pairs, panels, passes and registers, with numbers at the ends of their range."""
 
 from __future__ import annotations
 
@@ -43,8 +42,8 @@ KINDS = ("ordinary", "tiny", "huge", "special")
 
 
 def numbers(rng: np.random.Generator, kind: str, *shape: int) -> Floats:
-    """Random signs and significands. Products of tiny ones are about as small as normal numbers get, some of the
-    factors are below; products of huge ones overflow, or nearly; a few special ones are no numbers, or infinite."""
+    """Return random signs and significands. "tiny": products are near the smallest normal numbers, and some factors
+    below them. "huge": products overflow, or nearly. "special": a few are NaN or infinite."""
     low, high = {"tiny": (-70, -56), "huge": (61, 64)}.get(kind, (-4, 4))
     x = np.ldexp(rng.uniform(-2, 2, shape), rng.integers(low, high, shape)).astype(np.float32)
     if kind == "tiny":
@@ -56,7 +55,7 @@ def numbers(rng: np.random.Generator, kind: str, *shape: int) -> Floats:
 
 
 def flushed(x: NDArray[Any]) -> Floats:
-    """The nearest float32, zero where that would not be a normal number, as if there were smaller ones."""
+    """Return the nearest float32; zero instead of a denormal number, rounded as if there were smaller ones."""
     return np.where(np.abs(x) < SMALLEST - 2.0**-151, np.copysign(0, x), x).astype(np.float32)
 
 
@@ -65,8 +64,8 @@ def rounded(x: Floats) -> Floats:
 
 
 def product(a: Floats, b: Floats) -> Floats:
-    """Of (m, k) and (n, k), (m, n): pair by pair, the second product first, each added and rounded once. In float64
-    products are exact, and sums are right when they are rounded again."""
+    """Return (m, k) times (n, k), (m, n): pair by pair, the second product first, each added and rounded once. float64
+    products are exact, and their sums are correct after another rounding."""
     x, y = (np.pad(rounded(m), ((0, 0), (0, m.shape[1] % 2))).astype(np.float64) for m in (a, b))
     total = np.zeros((len(a), len(b)), np.float32)
     for c in range(0, x.shape[1], 2):
@@ -80,13 +79,13 @@ def plus(a: Floats, b: Floats) -> Floats:
 
 
 def same_bits(a: Floats, b: Floats) -> bool:
-    """Any NaN is like any other."""
+    """Return True for equal bits; all NaNs count as equal."""
     x, y = (np.where(np.isnan(m), np.float32("nan"), m).view(np.uint32) for m in (a, b))
     return np.array_equal(x, y)
 
 
 class Machine(CpuMachine):
-    """Whose instructions are executed one at a time, on numbers that lie anywhere in the pool."""
+    """Runs instructions one at a time, on numbers anywhere in the pool."""
 
     def __init__(self, vps: int) -> None:
         super().__init__(vps, rounds=True)
@@ -94,12 +93,12 @@ class Machine(CpuMachine):
         self.clear()
 
     def clear(self) -> None:
-        self.pool[:] = np.nan  # what is not written must not be read
+        self.pool[:] = np.nan  # memory that is not written must not be read
         self.pool[0] = 0
         self._end = 64
 
     def put(self, x: Floats) -> int:
-        """Its address."""
+        """Store numbers and return their address."""
         at, self._end = self._end, self._end + (x.size + 63) // 64 * 64
         self.pool[at : at + x.size] = x.ravel()
         return at
@@ -108,7 +107,7 @@ class Machine(CpuMachine):
         return self.pool[address:][: int(np.prod(shape))].reshape(shape).copy()
 
     def packed(self, matrix: Floats) -> Floats:
-        """Panel after panel, [panel][column][row]."""
+        """Return the matrix panel after panel, [panel][column][row]."""
         rows, columns = matrix.shape
         padded = np.pad(matrix, ((0, -rows % self.panel), (0, 0)))
         return padded.reshape(-1, self.panel, columns).transpose(0, 2, 1)
@@ -121,7 +120,7 @@ class Machine(CpuMachine):
         return self.put(self.packed(pairs(matrix, BF16)))
 
     def execute(self, name: str, n: int, width: int, flags: Flag, **fields: Any) -> None:
-        """`hyper`: of the optimizer, where it has any."""
+        """Run an instruction. `hyper`: settings of the optimizer, if there is one."""
         hyper = [float_word(v) for v in fields.get("hyper", [])]
         if hyper:
             fields["hyper"] = HEADER_WORDS + self.vps
@@ -140,8 +139,8 @@ def use_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", params=["own", "other"])
 def machines(request: pytest.FixtureRequest) -> Iterator[list[Machine]]:
-    """Of several numbers of virtual processors: the usual one, and of another tile, with arithmetic for processors that
-    multiply no pairs."""
+    """Yield machines with several numbers of virtual processors: the usual one, and one of another tile, with
+    arithmetic for processors without pair products."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "other":
             use_the_other(patch)
@@ -161,7 +160,7 @@ def each(machines: list[Machine]) -> Iterator[tuple[Machine, np.random.Generator
 
 
 def segments(machine: Machine, x: Floats, first: int) -> list[tuple[Any, int]]:
-    """Rows of two arrays, beside each other."""
+    """Store rows in two adjacent arrays."""
     parts = x[:, :first], x[:, first:]
     return [(direct(machine.put(part), part.shape[1]), part.shape[1]) for part in parts]
 
@@ -182,7 +181,7 @@ def test_matrices_times_vectors(machines: list[Machine]) -> None:
 
 
 def test_outer_products(machines: list[Machine]) -> None:
-    """A gradient, and one that is added to it."""
+    """A gradient, and an addition to a gradient."""
     for machine, rng, kind, (rows, first, second, n) in each(machines):
         columns = first + second
         dy, x = numbers(rng, kind, n, rows), numbers(rng, kind, n, columns)
@@ -197,13 +196,13 @@ def test_outer_products(machines: list[Machine]) -> None:
             for of_pass in passes if flags & Flag.ACCUMULATE else passes[1:]:
                 expected = plus(expected, of_pass)
             assert same_bits(machine.unpacked(g, rows, columns), expected), (kind, rows, first, second, n)
-        machine.execute("outer", 0, rows, Flag.BF16, **fields)  # of no vectors at all
+        machine.execute("outer", 0, rows, Flag.BF16, **fields)  # without any vectors
         assert not machine.unpacked(g, rows, columns).any()
 
 
 @pytest.mark.parametrize("step", ["outer_update.sgd", "update_matrix.sgd"])
 def test_a_step_writes_what_products_read(machines: list[Machine], step: str) -> None:
-    """Of the weights it leaves, pairs of columns, and those of the transpose behind them."""
+    """A step writes pairs of columns of the new weights, followed by those of the transpose."""
     for machine, rng, kind, (rows, first, second, n) in each(machines):
         if kind != "ordinary":
             continue
@@ -230,7 +229,7 @@ def test_a_step_writes_what_products_read(machines: list[Machine], step: str) ->
 
 
 def test_matrices_times_matrices(machines: list[Machine]) -> None:
-    """Products with matrices of several columns, whose rows lie in two segments, and the gradient."""
+    """Products with matrices of several columns, whose rows are in two segments, and the gradient."""
     for machine, rng, kind, (rows, first, second, n) in each(machines):
         columns, count, inner = n % 40 + 1, 3, first + second
         W, M = numbers(rng, kind, rows, inner), numbers(rng, kind, count, inner, columns)
@@ -267,7 +266,7 @@ def test_matrices_times_matrices(machines: list[Machine]) -> None:
 def test_training_leaves_the_same_bits_whoever_computes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    """Any processor, number of virtual processors, schedule; and a run that is interrupted by a checkpoint."""
+    """Covers any processor, number of virtual processors, schedule, and a run interrupted by a checkpoint."""
     options = dict(options)
     frozen, accumulate = options.pop("frozen", None), options.pop("accumulate", False)
 
@@ -296,7 +295,7 @@ def test_training_leaves_the_same_bits_whoever_computes(
 
 @pytest.mark.parametrize("isa", isas_of())
 def test_pairs_multiply_alike_on_all_processors(isa: str) -> None:
-    """All bits of all three operands are random, and of what is rounded."""
+    """All bits of all three operands, and of the rounded numbers, are random."""
     if not ISA_NEEDS[isa] <= cpu_features():
         pytest.skip(f"this processor has no {isa}")
     tile = TILES[isa]
@@ -320,7 +319,7 @@ def test_pairs_multiply_alike_on_all_processors(isa: str) -> None:
     rng, n = np.random.default_rng(0), 1 << 17
     a, b, total = rng.integers(0, 1 << 32, (3, n), np.uint32)
     near = np.array([0x00800000, 0x80800001, 0x7F7FFFFF, 0x00000001, 0x807FFFFF], np.uint32)
-    if isas_of()[0] == "neon":  # there FZ makes zero, too, what only rounding makes the smallest normal number
+    if isas_of()[0] == "neon":  # FZ also flushes numbers that only rounding would make the smallest normal number
         near = near[2:]
     total[::3] = rng.choice(near, len(total[::3]))
     halves = [[v.view(np.float32) for v in (x & np.uint32(0xFFFF0000), x << np.uint32(16))] for x in (a, b)]

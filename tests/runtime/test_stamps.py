@@ -1,4 +1,4 @@
-"""Stamps of thread blocks become records: by hand, with clocks that run at different rates from different moments."""
+"""Conversion of thread blocks' stamps to records: by hand, with clocks of different rates and origins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.host
 
 
 class Block:
-    """What a virtual processor leaves in memory: stamps between two clock pairs."""
+    """A virtual processor's stamps in memory, between two clock pairs."""
 
     def __init__(self, start: int, cycles_per_ns: float) -> None:
         self.start = start
@@ -25,7 +25,8 @@ class Block:
         return self.start + round(ns * self.cycles_per_ns)
 
     def run(self, begun: int, instructions: list[tuple[int, int, int]], ended: int) -> None:
-        """Instructions: (nanoseconds of the beginning, position, floats); the last one ends 10 ns before the launch."""
+        """Add a launch. Instructions: (nanoseconds at the beginning, position, floats); the last ends 10 ns
+        before it."""
         floats = [0, *(moved for _, _, moved in instructions)]
         positions = [*(position for _, position, _ in instructions), 999]
         times = [*(ns for ns, _, _ in instructions), ended - 10]
@@ -95,5 +96,5 @@ class TestSharedClock:
     def test_follows_clocks_that_drift_apart(self) -> None:
         clock = SharedClock()
         clock.offset(0, 90, asked=995, seen=1100)
-        assert clock.offset(2000, 2090, asked=2900, seen=3000) == 900  # 995 would end it after it was seen to end
+        assert clock.offset(2000, 2090, asked=2900, seen=3000) == 900  # 995 is after its observed end
         assert clock.offset(9000, 9090, asked=11_000, seen=11_100) == 2000

@@ -1,4 +1,4 @@
-"""A fixed part of `scripts/fuzz scripts`: of broken scripts, none that is unsafe on the emulator is accepted."""
+"""A fixed part of `scripts/fuzz scripts`: the verifier accepts no broken script that is unsafe on the emulator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.fuzz.subjects import Subject
 
 pytestmark = pytest.mark.simt
 
-FIRST, COUNT = 120, 40  # of these none runs for ever: to see that takes half a minute
+FIRST, COUNT = 120, 40  # none of these runs for ever: detecting that takes half a minute
 
 
 @pytest.mark.parametrize("name", ["tree, fused", "attention"])
@@ -23,5 +23,5 @@ def test_no_unsafe_script_is_accepted(name: str) -> None:
     defects = [str(o) for o in found if o.is_defect]
     assert not defects, "\n".join(defects)
     verdicts = Counter((bool(o.fault), bool(o.refusal)) for o in found)
-    assert verdicts[True, True] > COUNT // 3  # else nothing was tried
+    assert verdicts[True, True] > COUNT // 3  # otherwise nothing was tried
     assert verdicts[False, False] > COUNT // 10  # nor is everything refused

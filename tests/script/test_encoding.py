@@ -1,4 +1,4 @@
-"""Scripts survive the round trip through encoder and decoder, and the disassembly speaks the user's language."""
+"""Scripts survive the round trip through encoder and decoder, and the disassembly uses the user's names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vpps.script.tails import ViewUse
 
 pytestmark = pytest.mark.host
 
-VIEWS_OF_ONE = 7  # of a tail's instructions, at most: four operands, a constant, the result before and after
+VIEWS_OF_ONE = 7  # most views of a tail's instructions: four operands, a constant, the result before and after
 
 
 @pytest.mark.parametrize("instruction", TABLE, ids=lambda i: i.name)

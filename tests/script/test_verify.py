@@ -1,4 +1,4 @@
-"""The verifier accepts what the scheduler makes and finds every fault that is injected."""
+"""The verifier accepts the scheduler's scripts and finds every injected fault."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ E = vpps.Expression
 
 
 def make_plan(vps: int, clip_norm: float | None = None, train: bool = True, precision: str = "float32") -> Plan:
-    """A small tree model whose units are sliced by panels: 64 hidden units, 2 parts.
+    """Return the plan of a small tree model whose units are sliced by panels: 64 hidden units, 2 parts.
 
     Args:
-        train: else the plan of inference: of one loss alone, so that memory is used again.
+        train: False for the plan of inference of a single loss, so that memory is reused.
     """
     model = vpps.Model(seed=1)
     E = model.lookup("E", (9, 64))
@@ -107,7 +107,7 @@ def test_scripts_on_lists_and_matrices_pass(vps: int, width: int) -> None:
 
 @pytest.mark.parametrize("vps", [1, 2, 7])
 def test_every_word_of_pairs_is_written_by_one_and_read_where_products_find_it(vps: int) -> None:
-    plan, words = make_plan(vps, precision="bf16"), 64 * 128  # of U, and as many of its transpose
+    plan, words = make_plan(vps, precision="bf16"), 64 * 128  # words of U, and as many of its transpose
     verifier = Verifier(plan.script, plan.layout, plan.origin)
     update = next(d for d in listing(plan) if d.instruction.name == "outer_update.adam" and d.width == 128)
     start = word(update, "transposed") - words
@@ -130,17 +130,17 @@ def barriers(plan: Plan) -> list[Decoded]:
 
 def test_a_missing_signal_is_a_deadlock() -> None:
     plan = make_plan(2)
-    # The last signal goes to another counter: nobody ever reaches the last target.
+    # The last signal goes to another counter, so no processor reaches the last target.
     plan.script[barriers(plan)[-1].position + 5] = 1
     with pytest.raises(ScriptError, match=r"deadlock: .*VP 0 at word .*VP 1"):
         check(plan)
 
 
 class _Races(Verifier):
-    """As if everything had been written before: what is left to find are races alone."""
+    """Treats everything as written before, so that only races are found."""
 
     def access(self, p: int, d: Decoded, cells: Cells, access: Access) -> None:
-        self.written_in[:] = 1 << 30  # later than anything
+        self.written_in[:] = 1 << 30  # later than all launches
         super().access(p, d, cells, access)
 
 
@@ -155,7 +155,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
 
 @pytest.mark.parametrize("kind", PLANS)
 def test_a_wait_that_does_not_wait_is_a_race_where_anything_is_shared(kind: str) -> None:
-    """By brute force on the accesses of the script: without the barrier two touch one element, or it is not needed."""
+    """Brute force over the script's accesses: without the barrier two accesses share an element, or it is redundant."""
     n, races = len(barriers(PLANS[kind]())), 0
     for which in range(n):
         plan = PLANS[kind]()
@@ -171,7 +171,7 @@ def test_a_wait_that_does_not_wait_is_a_race_where_anything_is_shared(kind: str)
 
 
 def test_what_is_kept_of_reads_tells_what_all_of_them_would() -> None:
-    """Of 4 virtual processors, which now and then know what another one knows, at 6 elements."""
+    """4 virtual processors access 6 elements; sometimes one learns of another one's accesses."""
     rng, found = np.random.default_rng(3), {True: 0, False: 0}
     for _ in range(50):
         kept, every, clock = Latest(6, 4), np.zeros((6, 4), np.int64), np.eye(4, dtype=np.int64)
@@ -230,7 +230,7 @@ def test_pairs_of_another_matrix_are_found() -> None:
 
 
 def test_the_gradient_of_a_parameter_that_only_empty_lists_use_is_written() -> None:
-    """It is the sum over no elements, zero, to which the next cell's is added."""
+    """The gradient is the sum over no elements, zero, and the next cell's gradient is added to it."""
     model = vpps.Model(seed=1)
     b = model.parameter("b", (8,), init="normal")
     lists = vpps.cell(lambda xs, x: vpps.sum(vpps.each(lambda y: y * b, xs)) + x)

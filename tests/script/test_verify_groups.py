@@ -1,4 +1,4 @@
-"""The verifier knows groups: it accepts what the scheduler makes and finds every missing barrier between groups."""
+"""The verifier supports groups: it accepts the scheduler's scripts and finds every missing barrier between groups."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_scripts_of_the_scheduler_pass(groups: int, vps: int, train: bool, clip_
 
 
 def meetings(plan: Plan, group: int) -> list[Decoded]:
-    """Waits of a group for the others."""
+    """Return a group's waits for the others."""
     layout = plan.layout
     entry = entry_points(plan.script)[group * (layout.n_vps // layout.groups)]
     waits = [d for d in instructions(plan.script, entry) if d.instruction.name == "wait"]
@@ -71,10 +71,10 @@ def meetings(plan: Plan, group: int) -> list[Decoded]:
 def test_groups_meet_around_what_one_of_them_runs_for_all() -> None:
     plan = make_plan(2, 3)
     assert plan.grouping is not None
-    assert plan.grouping.first_own == 1  # the state that all chains begin with is there before them
-    # Group 0 waits before its own part, what joins, the loss and its own part backward (of what joins gradients are
-    # constants), the gradient of the shared state, the watches, the gradients of the weights, the update. The others
-    # wait for the shared state, what joins, and then likewise.
+    assert plan.grouping.first_own == 1  # the shared first state of all chains is there before them
+    # Group 0 waits before its own part, the joining vertices, the loss and its own part backward (gradients of the
+    # joining vertices are constants), the gradient of the shared state, the watches, the gradients of the weights, the
+    # update. The others wait for the shared state, the joining vertices, and then for the same as group 0.
     assert [len(meetings(plan, group)) for group in (0, 1)] == [7, 5]
     ends = [d for d in instructions(plan.script, entry_points(plan.script)[0]) if d.flags & Flag.ALL]
     updates = {f"{name}.adam" for name in ("step_tiles", "update_rows", "update_vector")}
@@ -84,7 +84,7 @@ def test_groups_meet_around_what_one_of_them_runs_for_all() -> None:
 @pytest.mark.parametrize("groups, vps", SIZES)
 @pytest.mark.parametrize("train", [True, False])
 def test_groups_that_do_not_wait_for_each_other_are_found(groups: int, vps: int, train: bool) -> None:
-    # Group 0 runs alone what it waits for in some places; not where values of others are joined.
+    # In some places group 0 runs the awaited work alone; but not when it joins values of others.
     waits = [
         (group, i) for group in range(1, groups) for i in range(len(meetings(make_plan(groups, vps, train), group)))
     ]
@@ -100,10 +100,10 @@ def test_groups_that_do_not_wait_for_each_other_are_found(groups: int, vps: int,
     "which, found", [(0, "race"), (1, "may signal too early"), (2, "race"), (3, "race"), (4, "race")]
 )
 def test_what_a_group_does_too_early_is_found(which: int, found: str) -> None:
-    """The shared state, what joins, the end, the gradients, the update: who does not wait meets other groups there.
+    """The shared state, the joining vertices, the end, the gradients, the update: a group without the wait races there.
 
-    A group that does not wait for what joins gives its next signals before the others need them: these may take them
-    for the ones that they wait for, and that is what is found.
+    A group that does not wait for the joining vertices sends its next signals too early. The others may count them as
+    the signals that they wait for, which is the finding.
     """
     plan = make_plan(2, 3)
     wait = meetings(plan, 1)[which]
@@ -113,7 +113,7 @@ def test_what_a_group_does_too_early_is_found(which: int, found: str) -> None:
 
 
 def counting(*streams: list[tuple[str, int]]) -> None:
-    """Verify virtual processors that do nothing but give signals, and wait for so many of them."""
+    """Verify virtual processors that only send signals, and wait for numbers of them."""
     words: list[AnyWord] = [MAGIC, len(streams), 1, 0] + [0] * len(streams)
     for p, stream in enumerate(streams):
         words[HEADER_WORDS + p] = len(words)
@@ -127,7 +127,7 @@ def counting(*streams: list[tuple[str, int]]) -> None:
 
 
 def test_signals_that_may_be_taken_for_others_are_found() -> None:
-    """VP 1 signals twice: VP 0, which waits for one signal of each, may go on before VP 2 has given its own."""
+    """VP 1 signals twice: VP 0 waits for one signal of each, and may continue before VP 2 has signalled."""
     signal, wait = ("signal", 0), ("wait", 3)
     counting([signal, wait], [signal, wait, signal], [signal])
     with pytest.raises(ScriptError, match=r"too early: counter 0 may reach 3"):
@@ -145,7 +145,7 @@ def test_a_group_that_does_not_signal_to_others_is_waited_for_in_vain() -> None:
 
 
 def test_rows_of_another_group_are_not_touched() -> None:
-    """The last step of group 0 that has one row more than it should writes what is group 1's."""
+    """Group 0's last step with one row too many writes memory of group 1."""
     plan = make_plan(2, 2)
     entry = entry_points(plan.script)[0]
     products = [d for d in instructions(plan.script, entry) if d.instruction.name == "matvec" and d.width == 2 * WIDTH]
@@ -156,7 +156,7 @@ def test_rows_of_another_group_are_not_touched() -> None:
 
 
 def test_instructions_for_all_that_are_divided_by_group_are_found() -> None:
-    """Without flag ALL, each group would step all weights: they write the same elements."""
+    """Without flag ALL, each group would update all weights, and all would write the same elements."""
     plan = make_plan(2, 2)
     step = next(
         d

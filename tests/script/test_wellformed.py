@@ -1,7 +1,5 @@
-"""What a kernel would do otherwise than the verifier takes it to: words that device code does not look at, or divides
-by, programs that are compiled, matrices on the chip, threads of one virtual processor that meet. `scripts/fuzz scripts`
-found them.
-"""
+"""Differences between kernel and verifier, found by `scripts/fuzz scripts`: words that device code ignores or divides
+by, compiled programs, matrices on the chip, colliding threads of one virtual processor."""
 
 from __future__ import annotations
 
@@ -28,8 +26,8 @@ pytestmark = pytest.mark.host
 
 @cache
 def plan(kind: str) -> Plan:
-    """A step of training. The plans "fused", "plain" and "in turns" are for an emulated GPU; nothing is compiled for
-    it."""
+    """Return the plan of a step of training. The plans "fused", "plain" and "in turns" are for an emulated GPU, without
+    compiling."""
     if kind == "tree":
         return test_verify.make_plan(2, precision="bf16")
     if kind == "lists":
@@ -57,7 +55,7 @@ def find(script: Words, name: str, suits: Callable[[Decoded], bool] = lambda d: 
 
 
 def place(d: Decoded, name: str) -> int:
-    """Position of a field."""
+    """Return the position of a field."""
     return next(at for field, _, at in places(d) if field.partition("[")[0] == name)
 
 
@@ -65,7 +63,7 @@ Damage = Callable[[Words], None]
 
 
 def field(of: str, name: str, value: int | Callable[[int], int], word: int = 0) -> Damage:
-    """A field with another value, or one that is made of the right one."""
+    """Return damage that sets a field to a value, or to one computed from its right value."""
 
     def damage(script: Words) -> None:
         at = place(find(script, of), name) + word
@@ -75,7 +73,7 @@ def field(of: str, name: str, value: int | Callable[[int], int], word: int = 0) 
 
 
 def word(at: int | Callable[[Words], int], value: int | Callable[[Words], int]) -> Damage:
-    """A word of the script with another value."""
+    """Return damage that sets a word of the script."""
 
     def damage(script: Words) -> None:
         position, new = (x if isinstance(x, int) else x(script) for x in (at, value))
@@ -93,7 +91,7 @@ def reads_what_it_writes(of: str) -> Damage:
 
 
 def elements(script: Words) -> int:
-    """Where the list of the ends of lists begins."""
+    """Return the offset of the list of list ends."""
     return int(script[place(find(script, "list_log_softmax"), "elements")])
 
 
@@ -117,7 +115,7 @@ def flipped(of: str, flag: int) -> Damage:
 
 
 def view(use: ViewUse, word: int, change: Callable[[int], int]) -> Damage:
-    """Of the first tail's first view of a use."""
+    """Return damage to the first tail's first view of a use."""
 
     def damage(script: Words) -> None:
         d = find(script, "tail")
@@ -158,7 +156,7 @@ def rows_on_one_another(script: Words) -> None:
 
 
 def rows_that_others_write(script: Words) -> None:
-    """Every row reads what the row before it is about to write."""
+    """Make every row read memory that the row before it is about to write."""
     d = find(script, "tanh", lambda d: d.n > 1)
     a = d.fields["a"]
     assert isinstance(a, DecodedOperand)
@@ -245,7 +243,7 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
 def test_damage_is_refused(what: str) -> None:
     kind, damage, message = DAMAGES[what]
     made = plan(kind)
-    assert len(made.layout.lists)  # as it was planned: what has other streams cannot be explained
+    assert len(made.layout.lists)  # as planned: damaged streams cannot be explained
     script = made.script.copy()
     damage(script)
     with pytest.raises(ScriptError, match=message):

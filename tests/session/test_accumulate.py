@@ -1,4 +1,4 @@
-"""Accumulated gradients: the sum that one large batch would have, updated with once, and lost by nothing in between."""
+"""Accumulated gradients: the sum of one large batch, applied once, and kept through all other calls."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_dropout_has_another_mask_in_every_call() -> None:
             assert key_of(model) == launch_key(5, 1, call)
             graph, loss, y = batch()
             reference = Reference(graph, weights_of(model), key_of(model))
-            handle.gradients(graph, loss, train=True)  # foretells it
+            handle.gradients(graph, loss, train=True)  # predicts the update
             assert np.array_equal(handle.value(y), reference.value(y))
             handle.fb(graph, loss, accumulate=call < 2)
             masks.append(handle.value(y))
@@ -68,7 +68,7 @@ def test_dropout_has_another_mask_in_every_call() -> None:
 
 
 def test_given_gradients_are_read_at_once() -> None:
-    """What becomes of their arrays afterwards, a PyTorch optimizer's zeros, is nothing to it."""
+    """Later changes of their arrays, such as a PyTorch optimizer's zeros, have no effect."""
     results = []
     for overwrite in (False, True):
         net = new()
@@ -107,7 +107,7 @@ def test_memory_for_tables_is_taken_when_it_is_first_needed() -> None:
         handle.fb(*batch())
         with pytest.raises(vpps.CapacityError, match="pool_limit"):
             handle.fb(*batch(), accumulate=True)
-        handle.fb(*batch())  # goes on
+        handle.fb(*batch())  # the handle still works
         assert handle.accumulated == 0
     assert model.step == 2
     with vpps.Handle(model, pool_limit=1_000_000) as handle:
@@ -117,7 +117,7 @@ def test_memory_for_tables_is_taken_when_it_is_first_needed() -> None:
 
 @pytest.mark.parametrize("rows", [[], [0], [11], [0, 1, 2], [3, 7, 8], list(range(12))])
 def test_the_verifier_knows_which_gradients_hold_something(rows: list[int]) -> None:
-    """All that is placed lies in one array; of the gradients, exactly what is not held is unwritten."""
+    """One array holds all gradients; only those that are not held are unwritten."""
     model = new().model
     model["bo"].trainable = False
     distribution = Distribution(model, 2, 32, 1, train=True, accumulates=True)

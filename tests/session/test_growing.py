@@ -1,4 +1,4 @@
-"""Graphs that grow between calls of `forward`: only what is new is computed, with the bits of everything anew."""
+"""Graphs that grow between calls of `forward`: only new vertices are computed, with the bits of a full evaluation."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ cpu = pytest.mark.cpu
 
 
 def present_of(handle: vpps.Handle) -> Any:
-    """What of the latest forward's graph is in the pool, and stays there; None: nothing does."""
+    """Return the vertices of the latest forward's graph that stay in the pool; None if there are none."""
     plan = handle._engine.plan
     assert plan is not None
     return plan.present
 
 
 def vertices_of(handle: vpps.Handle) -> int:
-    """How many the latest launch has computed."""
+    """Return the number of vertices that the latest launch computed."""
     plan = handle._engine.plan
     assert plan is not None
     return len(calls_of(plan))
 
 
 def calls_of(plan: Plan) -> set[int]:
-    """Recording indices of the vertices that a plan computes; a cell may be in parts."""
+    """Return recording indices of the vertices that a plan computes; a cell may be in parts."""
     return {call for b in plan.blocks for call in b.arrays.calls[b.order].tolist()}
 
 
@@ -50,7 +50,7 @@ class Decoding:
     """A classifier that reads a sentence which grows by a word at a time.
 
     Attributes:
-        states: after each word.
+        states: the state after each word.
     """
 
     def __init__(self, net: Classifier, **options: Any) -> None:
@@ -59,19 +59,19 @@ class Decoding:
         self.states, self.words = [self.graph.zeros(HIDDEN)], [0]
 
     def grow(self, words: int = 1) -> vpps.Expression:
-        """Reads some more; the logits."""
+        """Read more words; returns the logits."""
         for _ in range(words):
             self.words.append((3 * self.words[-1] + 1) % 12)
             self.states.append(self.net.read(self.states[-1], self.words[-1]))
         return self.net.model["Wo"] @ self.states[-1] + self.net.model["bo"]
 
     def step(self, handle: vpps.Handle, words: int = 1) -> None:
-        """The same, and checks them."""
+        """Read more words and check the logits."""
         logits = self.grow(words)
         self.check(handle.forward(self.graph, [logits], **self.options)[0], handle.target)
 
     def check(self, found: Any, target: str) -> None:
-        """That these are the logits of all words, read at once by another handle."""
+        """Check that these are the logits of all words, read at once by another handle."""
         self.other = self.other or vpps.Handle(self.net.model, target=target, train=False)
         graph = vpps.Graph()
         expected = self.other.forward(graph, [self.net.logits(graph, self.words[1:])], **self.options)[0]
@@ -79,7 +79,7 @@ class Decoding:
 
 
 def check_random_graph(number: int, target: str, onchip: ChipOptions | None = None) -> bool:
-    """Whether values stayed in any call. Lines of a random program, some at a time."""
+    """Run the lines of a random program, some at a time. Returns True if values stayed in any call."""
     random = Random(number)
     drawn = graphs.draw(random)
     drawn = replace(drawn, options=drawn.options._replace(fused=target == "cpu" and number % 8 == 7))
@@ -94,7 +94,7 @@ def check_random_graph(number: int, target: str, onchip: ChipOptions | None = No
         vpps.Handle(made["model"], vps=vps, onchip=onchip, **options) as handle,
         vpps.Handle(made["model"], vps=vps, onchip=onchip, train=False, **options) as other,
     ):
-        if onchip is not None:  # what is on the chip goes by the first graph
+        if onchip is not None:  # the first graph decides the place on the chip
             whole = execute(lines, **made)
             for h in (handle, other):
                 h.forward(whole["graph"], [whole["loss"]])
@@ -119,7 +119,7 @@ def check_random_graph(number: int, target: str, onchip: ChipOptions | None = No
 @pytest.mark.usefixtures("fused")
 @pytest.mark.parametrize("part", range(8))
 def test_random_graphs_have_the_same_bits(part: int) -> None:
-    """By all policies, schedules and passes, with dropout and without; the verifier looks at every launch."""
+    """Covers all policies, schedules and passes, with dropout and without; every launch is verified."""
     assert sum(check_random_graph(number, "cpu") for number in range(12 * part, 12 * part + 12)) >= 3
 
 
@@ -133,7 +133,7 @@ def test_random_graphs_have_the_same_bits_on_simt(groups: int) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_step_computes_that_step_alone(target: str) -> None:
-    """And its plan can be explained when the graph has grown."""
+    """The step's plan can be explained even after the graph has grown."""
     net, plans = new(), []
     with vpps.Handle(net.model, target=target, verify=True) as handle:
         decoding = Decoding(net)
@@ -209,7 +209,7 @@ class TestWhatStays:
             assert vertices_of(handle) == 5  # three states
 
     def test_needs_a_graph_that_has_grown_twice(self) -> None:
-        """Others take no more memory than they need, and are computed as often as they are asked for."""
+        """Other graphs take no additional memory, and are computed at every request."""
         net = new()
         with vpps.Handle(net.model) as handle:
             decoding = Decoding(net)

@@ -1,4 +1,4 @@
-"""Forward, backward and update by themselves: the same bits as `fb`, and gradients of whatever was wanted."""
+"""Forward, backward and update as separate calls: the same bits as `fb`, and gradients of any wanted values."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Net:
         self.leaf, self.node, self.scores = leaf, node, scores
 
     def states(self, graph: vpps.Graph, seed: int, x: Any = None) -> tuple[vpps.Rows, list[E]]:
-        """Inputs, and the state of every inner node, the root's last."""
+        """Return inputs, and the state of every inner node, the root's last."""
         random = np.random.default_rng(seed)
         n = int(random.integers(2, 6))
         data = random.normal(size=(n, WIDTH)) if x is None else x
@@ -115,7 +115,7 @@ class TestBits:
         ],
     )
     def test_are_those_of_fb(self, target: str, options: dict[str, Any]) -> None:
-        """With rules and options that tests/fuzz/histories.py has not, and on simt."""
+        """Tests rules and options that tests/fuzz/histories.py lacks, also on simt."""
         steps = 2 if "onchip" in options else 4
         whole, *halves = (
             trained(how, steps, optimizer=adam(), target=target, **{"vps": 2} | options)
@@ -124,7 +124,7 @@ class TestBits:
         assert all(same(whole, found) for found in halves)
 
     def test_what_was_accumulated_of_parameters_frozen_since_is_left_alone(self) -> None:
-        """It has no place among the gradients of the others."""
+        """A frozen parameter has no place among the gradients of the others."""
 
         def run(how: Callable[[vpps.Handle, vpps.Graph, E], None]) -> dict[str, Any]:
             net = Net()
@@ -142,7 +142,7 @@ class TestBits:
 class TestGradients:
     @pytest.mark.parametrize("target", TARGETS)
     def test_are_those_of_the_reference(self, target: str) -> None:
-        """Of several outputs, of rows and single expressions, one of them twice and one without a seed."""
+        """Several outputs, rows and single expressions, one of them twice and one without a seed."""
         net, graph, random = Net(dropout=0), vpps.Graph(), np.random.default_rng(1)
         rows, inner = net.states(graph, 1)
         scores = net.scores(inner[-1])
@@ -170,7 +170,7 @@ class TestGradients:
         assert relative_error(of_inputs, by_hand) < GRADIENT_TOLERANCE
 
     def test_of_inputs_alone(self) -> None:
-        """Nothing of the model is trained: what flows through it is what is wanted."""
+        """No parameter is trained; only gradients that flow through the model are wanted."""
         net, graph = Net(dropout=0), vpps.Graph()
         rows, inner = net.states(graph, 2)
         with vpps.Handle(net.model) as handle:
@@ -227,7 +227,7 @@ class TestGradients:
 
 class TestKept:
     def test_several_wait_for_their_backward(self) -> None:
-        """In any order, beside other calls; each as if it had been alone."""
+        """Backward runs in any order, beside other calls, and each equals a lone call."""
         net, handles = Net(), []
         with vpps.Handle(net.model) as handle:
             alone = []
@@ -288,7 +288,7 @@ class TestKept:
 
 class TestInterrupted:
     def test_of_kernels(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Ctrl-C before a launch: nothing has happened. One that is stopped says so, and training goes on."""
+        """Ctrl-C before a launch has no effect. A stopped launch reports it, and training goes on."""
         net = Net()
         graph, loss = net.batch(0)
         with vpps.Handle(net.model, vpps.Adam(), target="cpu") as handle:

@@ -44,7 +44,7 @@ class Training:
 
 
 def state(model: vpps.Model, path: Path) -> tuple[Any, ...]:
-    """The contents of a checkpoint, in parts that can be compared."""
+    """Return the contents of a checkpoint, in comparable parts."""
     model.save(path)
     read = vpps.Model.load(path)
     found = read.optimizer_state
@@ -56,7 +56,7 @@ def state(model: vpps.Model, path: Path) -> tuple[Any, ...]:
 
 
 def at_points(work: Callable[[], object], handler: Callable[[], None], every: int) -> int:
-    """Calls a handler, as Python does for a signal, each time that so many functions were called or have returned."""
+    """Call a handler, as Python does for a signal, after every `every` function calls and returns."""
     met = 0
 
     def look(frame: FrameType, event: str, argument: Any) -> None:
@@ -171,7 +171,7 @@ def test_restoring_cannot_be_looked_into(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cyclic", [False, True])
 def test_a_handle_is_collected_within_a_call_of_its_model(cyclic: bool) -> None:
-    """The garbage collector comes at any point: here while its model is being read, and while another thread is."""
+    """The garbage collector runs at any point: here while its model is read, and while another thread runs."""
     t = Training("cpu")
     t.step()
     if cyclic:

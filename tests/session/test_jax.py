@@ -20,7 +20,7 @@ DTYPES = "float32 float16 bfloat16 float8_e4m3fn float64 int4 int8 uint8 int32 i
 
 
 class Layer:
-    """Two rows become one, a child at a time: h = tanh(W [h, x] + words[i])."""
+    """Joins two rows, a child at a time: h = tanh(W [h, x] + words[i])."""
 
     def __init__(self) -> None:
         self.model = vpps.Model(seed=3)
@@ -43,7 +43,7 @@ class Layer:
 
 @pytest.fixture
 def wide() -> Any:
-    """JAX makes arrays of 64 bits."""
+    """Let JAX make arrays of 64 bits."""
     with jax.enable_x64(True):
         yield
 
@@ -123,7 +123,7 @@ class TestIn:
 
 class TestOut:
     def test_results_are_copies_that_other_libraries_share(self) -> None:
-        """Whatever the handle runs afterwards, what JAX has been given stays; nothing is read-only or in the pool."""
+        """JAX's arrays survive all later calls of the handle; they are neither read-only nor in the pool."""
         layer = Layer()
         x = jax.random.normal(jax.random.key(1), (4, D))
         with vpps.Handle(layer.model, vpps.Adam(lr=0.1), ema=0.9) as handle:

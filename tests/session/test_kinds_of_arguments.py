@@ -1,7 +1,7 @@
-"""Arguments of the wrong kind: every public call refuses them with an error of vpps, or takes them for what they are.
+"""Arguments of the wrong kind: every public call refuses them with an error of vpps, or accepts their meaning.
 
-A table has a call of every public function, method and constructor that is right; each of its keyword arguments is
-replaced in turn by each member of a zoo. What comes out is never a raw error of Python, NumPy or a compiler.
+A table has a correct call of every public function, method and constructor. Each keyword argument is replaced in turn
+by each member of a zoo. The result is never a raw error of Python, NumPy or a compiler.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from vpps.placement.onchip import DEVICES, MatrixSpec, plan_onchip
 pytestmark = pytest.mark.host
 
 
-class Nothing:
-    """Like nothing that vpps knows."""
+class Unknown:
+    """An object of no kind that vpps accepts."""
 
 
 ZOO: tuple[Any, ...] = (
     None, True, 0, -1, 3, 2**70, 1.5, float("nan"), float("inf"), 1j,
-    "", "x", "\0", "\ud800", b"x", (), [], [None], [1, 2], (1, "a"), {}, {"a": 1}, {1: 2}, {1}, range(2), Nothing(),
-    Nothing, len,
+    "", "x", "\0", "\ud800", b"x", (), [], [None], [1, 2], (1, "a"), {}, {"a": 1}, {1: 2}, {1}, range(2), Unknown(),
+    Unknown, len,
     np.zeros(0), np.zeros((1, 1, 1, 1)), np.arange(2), np.array(None), np.array([None, 1]), np.array(["a"]),
 )  # fmt: skip
-FUNCTIONS = ({}, [None], "x", None, 3, Nothing(), np.arange(2))  # a function of the user's may raise what it likes
+FUNCTIONS = ({}, [None], "x", None, 3, Unknown(), np.arange(2))  # a user's function may raise anything
 NAMES = tuple(wrong for wrong in ZOO if isinstance(wrong, str | bytes | int | float | tuple | None))  # may be keys
 
 
@@ -62,28 +62,28 @@ class World:
         self.handle: vpps.Handle | None = None
 
     def names(self) -> dict[str, Any]:
-        """What the calls of the table may use."""
+        """Return the names that the calls of the table use."""
         own = {f.__name__: f for f in (self.training, self.under, self.in_vertex, self.specialize, self.trace)}
         return {**globals(), **vars(self), **own, "Vocabulary": vpps.data.Vocabulary}
 
     def training(self) -> vpps.Handle:
-        """A handle, whose refused calls change nothing: it is used for the next ones, too."""
+        """Return a handle; refused calls change nothing, so the next ones use it, too."""
         if self.handle is None:
             self.handle = vpps.Handle(self.model, vpps.SGD(0.1), target="cpu", vps=1)
         self.handle.gradients(self.graph, self.loss)
         return self.handle
 
     def under(self, path: Any) -> Any:
-        """A path that a test may write to."""
+        """Return a path that a test may write to."""
         return self.path / path if isinstance(path, str) and path else path
 
     def in_vertex(self, body: Callable[[], Any]) -> Any:
-        """A call of Cavs's within a vertex function."""
+        """Make a call of Cavs's within a vertex function."""
         children, inputs = np.array([[-1], [0]]), {"x": np.ones((2, 3))}
         return self.graph.map(vpps.cell(lambda: body()), children=children, inputs=inputs, state=[(3,)])
 
     def specialize(self, vps: Any = 10**6, **given: Any) -> Any:
-        """So many virtual processors that nothing is compiled."""
+        """Specialize for so many virtual processors that nothing is compiled."""
         return vpps.specialize(self.model, vps=vps, **given)
 
     def trace(self, path: Any) -> None:
@@ -113,7 +113,7 @@ def chain(h: Any, x: Any) -> Any:
 
 
 def before(name: str, a: Any, b: Any) -> Any:
-    """The operator with the operand of vpps on its right, where that has a say."""
+    """Apply the operator with vpps's operand on its right, if that operand can handle it."""
     return getattr(operator, name)(a, b) if name not in ("pow", "getitem", "lt") else None
 
 
@@ -135,13 +135,13 @@ def enter(scope: Any) -> None:
 
 
 def defaults(kind: Any) -> str:
-    """The fields of a dataclass, as keyword arguments."""
+    """Return the fields of a dataclass, as keyword arguments."""
     made = kind(0.1) if issubclass(kind, vpps.Optimizer) else kind()
     return ", ".join(f"{f.name}={getattr(made, f.name)!r}" for f in fields(kind))
 
 
 def derived(op: Op) -> str:
-    """A call of the function of a row of the op table."""
+    """Return a call of the function of a row of the op table."""
     right = {"Value": "matrix" if op.form is Form.TRANSPOSE else "x", "int | Index": "1", "float": "0.1"}
     parameters = inspect.signature(getattr(vpps, op.name)).parameters.values()
     return f"vpps.{op.name}({', '.join(f'{p.name}={right[p.annotation]}' for p in parameters)})"

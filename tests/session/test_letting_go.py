@@ -1,4 +1,4 @@
-"""A handle lets go of programs that come and go, whatever makes them; what it computes stays the same to the bit."""
+"""A handle frees short-lived programs of every origin; its results stay the same to the bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vpps.ops.operand import Recent
 pytestmark = [pytest.mark.cpu, pytest.mark.simt]
 X = np.array([1.0, -2.0], np.float32)
 STEPS = 40
-OWN = 1000  # sizes that programs of other tests do not have: whoever keeps these would keep ours
+OWN = 1000  # sizes unique to these tests: other holders of equal programs would keep ours
 UNFUSED = vpps.Passes(fusion=False)
 
 

@@ -1,7 +1,7 @@
-"""The simt tier: handles that name no target run CUDA source under the emulator, which looks for races.
+"""The simt tier: handles without a target run CUDA source under the emulator, which looks for races.
 
 Compiling takes seconds and a launch milliseconds. So the tests of ops, whose models are all different, keep weights in
-memory and have a kernel that knows all instructions: one runs them all.
+memory and share one kernel with all instructions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vpps.runtime.simt import SimtMachine
 
 @pytest.fixture(autouse=True)
 def on_simt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Handles that name no target run under the emulator, with fused cells; weights in memory need one kernel."""
+    """Run handles without a target under the emulator, with fused cells; weights in memory need one kernel."""
     monkeypatch.setenv("VPPS_TARGET", "simt")
     monkeypatch.delenv("VPPS_PASSES", raising=False)
     kernels.widen(monkeypatch, SimtMachine, kernels.know_everything_in_memory)
@@ -25,10 +25,10 @@ def on_simt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def in_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Weights stay in memory, and results of 3 virtual processors are those of 2 with schedule "paper".
+    """Keep weights in memory, and compare 3 virtual processors with 2 under schedule "paper".
 
-    Threads run in an order of the test's own. Scripts are not verified: on `cpu` those of the same graphs are, and that
-    the verifier accepts those of other machines is tests/planner/test_random_graphs.py's to say.
+    Threads run in an order of the test's own. Scripts are not verified here: tests on `cpu` verify those of the same
+    graphs, and tests/planner/test_random_graphs.py verifies those of other machines.
     """
     kernels.keep_weights_in_memory(monkeypatch)
     monkeypatch.setenv("VPPS_VERIFY", "0")

@@ -1,4 +1,4 @@
-"""What a fault of the kernel or of a script would do: each one injected here is found, and said in the user's words."""
+"""Faults of the kernel or of a script: each one injected here is found, and reported in the user's words."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FUNCTION = re.compile(r"^\s*(?:template <.*>\s*)?VP_(?:DEVICE|ROUTINE) .*?(\w+)\
 
 
 def barriers_of_blocks(source: str) -> Iterator[tuple[str, int]]:
-    """(site, offset) of every __syncthreads, and of those of warps; a site is a function and which one it is there."""
+    """Yield (site, offset) of every __syncthreads, and of those of warps; a site is a function and a number in it."""
     function, count, at = "", 0, 0
     for line in source.splitlines(keepends=True):
         if found := FUNCTION.match(line):
@@ -45,8 +45,8 @@ def barriers_of_blocks(source: str) -> Iterator[tuple[str, int]]:
 
 
 def published() -> None:
-    """Rows in turns, clipping, long sums of few and of many columns, a script of several buffers. A row to a warp: many
-    slots hold W."""
+    """Rows in turns, clipping, long sums of few and of many columns, a script of several buffers. One row per warp:
+    many slots hold W."""
     model = vpps.Model(seed=3)
     W, b, V = model.parameter("W", (40, 33)), model.parameter("b", (40,)), model.parameter("V", (8, 200))
     p, table = model.parameter("p", (200,), init="normal"), model.lookup("x", (9, 200), init="normal")
@@ -61,7 +61,7 @@ def published() -> None:
 
     graph = vpps.Graph()
     ys = [layer(graph.lookup(table, i % 9)) for i in range(70)]
-    for _ in range(200):  # of as many buffers' ends one at least lies within an instruction
+    for _ in range(200):  # of as many buffers' ends at least one is within an instruction
         ys[0] = further(ys[0])
     ys.append(vpps.sum(vpps.sum([graph.input([1.0] * 4)] * 40)))
     options = ChipOptions(ownership="round-robin", rpw=1)
@@ -89,7 +89,7 @@ def several_tiles() -> None:
 
 
 def with_shared_memory(kib: int, network: Network, vps: int) -> OnChip:
-    """A step on a GPU with so much shared memory; returns where it had the weights."""
+    """Run a step on a GPU with this much shared memory; returns the places of the weights."""
     with pytest.MonkeyPatch.context() as patch:
         small = replace(known_device("RTX 3090"), shared_per_block=kib << 10)
         patch.setattr(SimtMachine, "device", property(lambda self: replace(small, sms=self.vps)))
@@ -108,7 +108,7 @@ def in_windows() -> None:
 
 
 def in_one_window(registers: int = 0) -> None:
-    """The first product is by another matrix than the one that has been loaded into the window."""
+    """The first product needs another matrix than the one loaded into the window."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(windows, "MOST_HOMES", registers)
         onchip = with_shared_memory(34, models.tagger(hidden=40, embedding=40), 6)
@@ -116,12 +116,12 @@ def in_one_window(registers: int = 0) -> None:
 
 
 def in_chunks() -> None:
-    """Few vectors are multiplied by a matrix that comes in three chunks."""
+    """A matrix in three chunks multiplies few vectors."""
     onchip = with_shared_memory(38, models.layers((24, 300), n=5), 2)
     assert onchip.chip.has_chunks
 
 
-# Where a barrier of a block, or of a warp, is missed, by the program that does so.
+# Necessary barriers of a block or of a warp, by the program that needs them.
 MISSED = {
     **dict.fromkeys(
         [
@@ -136,14 +136,14 @@ MISSED = {
     **dict.fromkeys(["show 1", "begin 1", "multiply_many 1", "held_matvec 2", "held_matvec 3"], in_windows),
     "held_matvec 1": in_chunks,
 }
-# And where not: the barrier at the beginning of the next instruction comes before the memory is used again.
+# Unnecessary barriers: the next instruction's first barrier precedes the reuse of the memory.
 HARMLESS = {"sum_of_all 2": published}
 
 
 def with_fault(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    """Kernels are compiled with all faults, a barrier's site or a name in WEAKENED, and have the one of this name.
+    """Compile kernels with all faults (a barrier's site or a name in WEAKENED), and activate the named one.
 
-    They run few times: without optimisation they compile in two thirds of the time.
+    Few launches run, so kernels are not optimised, which compiles in two thirds of the time.
     """
     render, load, numbers = simt.render_cuda, simt.Emulator, dict[str, int]()
 
@@ -179,7 +179,7 @@ def test_every_barrier_of_a_block_is_removed_once() -> None:
 def test_without_a_barrier_of_the_block_there_is_a_race(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with_fault(monkeypatch, site)
     missing = "no (barrier of the block|__syncthreads) lies between|nobody has waited"
-    early = "out of bounds: .* reads 4 bytes"  # by an address that is not there yet, so anywhere
+    early = "out of bounds: .* reads 4 bytes"  # by an address that does not exist yet, so anywhere
     with pytest.raises(vpps.KernelError, match=f"race: .*, and ({missing})" + f"|{early}" * (site == "begin 1")):
         MISSED[site]()
 
@@ -190,7 +190,7 @@ def test_a_barrier_that_another_one_makes_superfluous(site: str, monkeypatch: py
     HARMLESS[site]()
 
 
-# By a fault's name: what the kernel says, what it says where FAULT may be true, and what comes of that.
+# By a fault's name: the kernel's text, its replacement if FAULT is true, and the consequence.
 WEAKENED = {
     "a signal that releases nothing": (
         "add_release(vp.counters + i.counter",
@@ -247,7 +247,7 @@ def test_a_weaker_order_of_memory_is_found(fault: str, monkeypatch: pytest.Monke
 
 
 def trained(network: Network, schedule: str) -> tuple[vpps.Handle, Plan]:
-    """A handle after a step with clipping, and the step's plan."""
+    """Return a handle after a step with clipping, and the step's plan."""
     handle = vpps.Handle(
         network.model, vpps.SGD(lr=0.1), target="simt", vps=3, schedule=schedule, clip_norm=0.1, verify=True
     )
@@ -258,7 +258,7 @@ def trained(network: Network, schedule: str) -> tuple[vpps.Handle, Plan]:
 
 
 def found_by(handle: vpps.Handle, plan: Plan, script: Words, seeds: Iterable[int] = (0,)) -> str:
-    """What the emulator says of a script under the first seed with which it finds something; "" if none."""
+    """Return the emulator's message on a script under the first seed with findings; "" if there is none."""
     assert isinstance(handle._engine.machine, SimtMachine)
     for handle._engine.machine.seed in seeds:
         handle._engine.machine.launch(script)
@@ -269,13 +269,13 @@ def found_by(handle: vpps.Handle, plan: Plan, script: Words, seeds: Iterable[int
 
 
 def all_of(script: Words, name: str) -> list[Decoded]:
-    """Every instruction of a name, stream by stream."""
+    """Return every instruction of a name, stream by stream."""
     streams = [instructions(script, entry) for entry in sorted(set(entry_points(script)))]
     return [d for stream in streams for d in stream if d.instruction.name == name]
 
 
 def without_wait(script: Words, wait: Decoded) -> Words:
-    """Of a barrier, the signal alone; in the place of another wait, a signal that nobody waits for."""
+    """Replace a barrier by its signal alone; replace another wait by a signal without waiters."""
     changed = script.copy()
     changed[wait.position] = BY_NAME["signal"].opcode
     if wait.instruction.name == "wait":
@@ -290,7 +290,7 @@ def with_target(script: Words, wait: Decoded, target: int) -> Words:
 
 
 def without_signal(script: Words, signal: Decoded) -> Words:
-    """The signal goes to another counter; of a barrier, the wait alone."""
+    """Send the signal to another counter; replace a barrier by its wait alone."""
     changed = script.copy()
     if signal.instruction.name == "barrier":
         changed[signal.position] = BY_NAME["wait"].opcode
@@ -313,7 +313,7 @@ def test_without_a_barrier_there_is_a_race_exactly_where_the_verifier_says_so(ma
     with handle:
         outcomes = []
         for wait in all_of(plan.script, "barrier"):
-            # Whoever comes to the barrier before so late that all have signalled at this one as well lacks nothing.
+            # A processor that comes so late to the barrier before that all have signalled at this one misses nothing.
             said = found_by(handle, plan, without_wait(plan.script, wait), range(8))
             outcomes.append(bool(said))
             assert outcomes[-1] == refused(plan, with_target(plan.script, wait, 0)), plan.origin(wait.position)
@@ -332,7 +332,7 @@ def test_without_a_signal_there_is_a_deadlock(schedule: str) -> None:
         for signal in signals[:: len(signals) // 6]:
             said = found_by(handle, plan, without_signal(plan.script, signal))
             assert "deadlock: no virtual processor can go on" in said
-            for vp in range(3):  # where each is, and what it executed before
+            for vp in range(3):  # the position of each, and its instructions before that
                 assert re.search(
                     rf"VP {vp} waits for counter 0, which is \d+, in barrier \d+, [^;]* from call \d+", said
                 )
@@ -340,9 +340,8 @@ def test_without_a_signal_there_is_a_deadlock(schedule: str) -> None:
 
 
 def test_a_virtual_processor_that_does_not_wait_for_the_others_is_found() -> None:
-    """Exclusive scripts: one virtual processor passes by a barrier. Where the wait before has seen the signals already,
-    because the others were early, nothing is missing; not under all seeds.
-    """
+    """Exclusive scripts: one virtual processor skips a barrier. Under some seeds nothing is missing: the others were
+    early, and the wait before has already seen their signals."""
     handle, plan = trained(models.attention(), "paper")
     with handle:
         waits = [w for w in all_of(plan.script, "wait") if "before" in plan.origin(w.position)]
@@ -352,7 +351,8 @@ def test_a_virtual_processor_that_does_not_wait_for_the_others_is_found() -> Non
 
 
 def test_a_short_tail_reads_no_sums_in_the_instruction_behind_it() -> None:
-    """Which is one for three rows, and three is a mean as the use of a view; another tail has five sums."""
+    """The next instruction is one for three rows, and 3 as the use of a view means the mean. Another tail has five
+    sums."""
     model = vpps.Model()
     v = model.parameter("v", (4,), init=1.0)
 

@@ -1,4 +1,4 @@
-"""The emulated machine is told by its environment in which order threads run, and whether to look for races."""
+"""The environment sets the emulated machine's thread order and its search for races."""
 
 from __future__ import annotations
 

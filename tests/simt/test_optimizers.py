@@ -1,4 +1,4 @@
-"""Updates of the CUDA kernel are those that the optimizers' references make, race-free."""
+"""Updates of the CUDA kernel equal those of the optimizers' references, race-free."""
 
 from __future__ import annotations
 

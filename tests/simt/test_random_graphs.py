@@ -37,13 +37,13 @@ def test_random_graphs_agree_with_the_reference(part: int) -> None:
 
 @pytest.fixture
 def one_fused_kernel(fused: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells are fused, and one kernel has the tails of all graphs of `FUSED`. It is not optimised."""
+    """Fuse cells; one kernel has the tails of all graphs of `FUSED`. It is not optimised."""
     monkeypatch.setattr(simt_compiler, "KERNEL_FLAGS", ("-O0", *simt_compiler.KERNEL_FLAGS[1:]))
     widen(monkeypatch, SimtMachine, know_all_of(SimtMachine, calls_of_fused()))
 
 
 def calls_of_fused() -> Iterator[Callable[[], object]]:
-    """What `check` asks handles for, of the graphs of `FUSED`."""
+    """Yield the handle calls of `check` for the graphs of `FUSED`."""
     for number, (vps, schedule) in product(FUSED, [(1, "vector"), (3, "vector"), (2, "paper")]):
         model, graph, used, loss = graphs.draw(Random(number)).build()
         with vpps.Handle(model, vps=vps, schedule=schedule) as handle:

@@ -20,13 +20,13 @@ pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("roomy_kernels")]
 
 
 class Rule(NamedTuple):
-    """How weights are updated.
+    """Update settings of a training run.
 
     Attributes:
-        optimizer: makes one.
-        options: of the handle.
-        accumulates: whether every second call only adds its gradients.
-        again: whether it is tried with threads in another order, too.
+        optimizer: makes the optimizer.
+        options: options of the handle.
+        accumulates: True if every second call only adds its gradients.
+        again: True to repeat with another thread order.
     """
 
     optimizer: Callable[[], vpps.Optimizer]
@@ -53,16 +53,16 @@ RULES = {
 }
 
 
-class Trained(NamedTuple):
-    """What training left behind."""
+class TrainingResult(NamedTuple):
+    """The results of training."""
 
     losses: list[float]
     weights: dict[str, Any]
     averages: dict[str, Any]
 
 
-def train(rule: Rule, seed: int = 0, **options: Any) -> Trained:
-    """Five calls of `fb`, with inference, gradients and a frozen matrix in between."""
+def train(rule: Rule, seed: int = 0, **options: Any) -> TrainingResult:
+    """Make five calls of `fb`, with inference, gradients and a frozen matrix in between."""
     network = models.tree_lstm(dropout=0.3)
     losses = []
     with vpps.Handle(network.model, rule.optimizer(), example=network.batch(0), **rule.options, **options) as handle:
@@ -79,11 +79,11 @@ def train(rule: Rule, seed: int = 0, **options: Any) -> Trained:
                 losses += [value, float(np.linalg.norm(gradients["tree_lstm/U"]))]
                 network.model["tree_lstm/U"].trainable = False
     averages = {p.name: p.average() for p in network.model} if "ema" in rule.options else {}
-    return Trained(losses, network.model.numpy(), averages)
+    return TrainingResult(losses, network.model.numpy(), averages)
 
 
 @cache
-def on_cpu(how: str) -> Trained:
+def on_cpu(how: str) -> TrainingResult:
     return train(RULES[how], target="cpu", vps=2)
 
 

@@ -1,4 +1,4 @@
-"""PyTorch takes one thread: with more these small networks wait for each other's threads most of the time."""
+"""PyTorch uses one thread: with more, these small networks mostly wait for each other's threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def chain() -> Any:
-    """A network, whose Module is `net`."""
+    """Return a network; its Module is `net`."""
     from tests.torch.networks import Chain
 
     return Chain()

@@ -1,4 +1,4 @@
-"""Small networks in vpps, and the same ones in PyTorch alone: what the tests of this folder run."""
+"""Small networks in vpps and in PyTorch alone, for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Chain:
 
     @vpps.cell
     def step(self, h: vpps.Expression, x: vpps.Expression) -> vpps.Expression:
-        """The next state."""
+        """Return the next state."""
         return vpps.tanh(self.W @ x + self.U @ h + self.b)
 
     def states(self, graph: vpps.Graph, rows: vpps.Rows, words: NDArray[np.int64] | None = None) -> list[Any]:
-        """h after each row."""
+        """Return h after each row."""
         h, states = graph.zeros(HIDDEN), []
         for k, x in enumerate(rows):
             h = self.step(h, x)
@@ -40,23 +40,23 @@ class Chain:
         return states
 
     def loss(self, graph: vpps.Graph, rows: vpps.Rows) -> vpps.Expression:
-        """The squared length of the last state."""
+        """Return the squared length of the last state."""
         last = self.states(graph, rows)[-1]
         return vpps.dot(last, last)
 
     def by_module(self, net: Any, x: Any, words: NDArray[np.int64] | None = None) -> Any:
-        """The states of a tensor's rows, (n, HIDDEN)."""
+        """Return the states of a tensor's rows, (n, HIDDEN)."""
         graph = vpps.Graph()
         return torch.stack(net(graph, self.states(graph, graph.rows(x, grad=torch.is_tensor(x)), words)))
 
     def loss_by_module(self, net: Any, x: Any, at_once: bool = True) -> Any:
-        """The loss of a tensor's rows, with its gradients or without."""
+        """Return the loss of a tensor's rows, with its gradients or without."""
         graph = vpps.Graph()
         loss = self.loss(graph, graph.rows(x, grad=torch.is_tensor(x)))
         return net.loss(graph, loss) if at_once else net(graph, loss)
 
     def in_torch(self, weights: Any, x: Any, words: NDArray[np.int64] | None = None, sparse: bool = False) -> Any:
-        """The same states, (n, HIDDEN), with the parameters of a module, or others by their names."""
+        """Return the states in PyTorch, (n, HIDDEN), with the parameters of a module, or others by their names."""
         if not isinstance(weights, Mapping):
             weights = dict(weights.named_parameters())
         W, U, b = (weights[f"chain.{name}"] for name in "WUb")
@@ -73,7 +73,7 @@ class Tagger:
     """Linear layer, chain times words of a table, classifier of each state: a network whose middle is in vpps.
 
     Attributes:
-        outer: the layers that are not.
+        outer: the layers in PyTorch.
     """
 
     def __init__(self, sparse: bool = False) -> None:
@@ -82,7 +82,7 @@ class Tagger:
         self.outer = torch.nn.ModuleList([torch.nn.Linear(3, INPUT), torch.nn.Linear(HIDDEN, 2)])
 
     def batches(self, n: int) -> Iterator[Any]:
-        """The same ones every time."""
+        """Yield the same batches every time."""
         rng = np.random.default_rng(4)
         for _ in range(n):
             length = int(rng.integers(1, 5))
@@ -90,11 +90,11 @@ class Tagger:
             yield x, rng.integers(0, WORDS, length), torch.full((length,), int(rng.integers(0, 2)))
 
     def mixed_loss(self, net: Any, outer: Any, batch: Any) -> Any:
-        """With the chain as a module."""
+        """Return the loss with the chain as a module."""
         x, words, labels = batch
         return F.cross_entropy(outer[1](self.chain.by_module(net, outer[0](x), words)), labels)
 
     def loss_in_torch(self, weights: Mapping[str, Any], outer: Any, batch: Any) -> Any:
-        """With the chain's weights by name."""
+        """Return the loss with the chain's weights by name."""
         x, words, labels = batch
         return F.cross_entropy(outer[1](self.chain.in_torch(weights, outer[0](x), words, self.sparse)), labels)

@@ -1,4 +1,4 @@
-"""Users of PyTorch expect of any module: weights changed by any route, derivatives of any kind, copies, names."""
+"""PyTorch users' expectations of any module: weights changed by any route, derivatives of any kind, copies, names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch.compile compiles what is around a module, and leaves the module to Python."""
+"""torch.compile compiles the code around a module, and leaves the module to Python."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def results(call: Any, mixed: Mixed, x: Any) -> list[Any]:
 
 
 def test_values_and_gradients_are_the_same() -> None:
-    """Also after an update."""
+    """Values and gradients stay equal after an update."""
     mixed = Mixed()
     compiled = torch.compile(mixed, backend="eager")
     optimizer = torch.optim.SGD(mixed.parameters(), lr=0.5)

@@ -27,7 +27,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 
 
 def assert_gradients_equal(net: Any, expected: dict[str, Any], scale: float = 1.0) -> None:
-    """Of all parameters, dense; then forget those of the net."""
+    """Assert equal dense gradients of all parameters; then reset those of the net."""
     found = dict(net.named_parameters())
     assert found.keys() == {name.replace("/", ".") for name in expected}
     assert any(g.any() for g in expected.values())
@@ -41,7 +41,7 @@ def assert_gradients_equal(net: Any, expected: dict[str, Any], scale: float = 1.
 
 @pytest.fixture
 def programs() -> Any:
-    """The zoo in PyTorch, which the benches compare with."""
+    """Return the zoo in PyTorch, the benches' peer."""
     if str(BENCH) not in sys.path:
         sys.path.insert(0, str(BENCH))
     from peers.torch_zoo import PROGRAMS
@@ -51,7 +51,7 @@ def programs() -> Any:
 
 @every_case
 def test_every_network_of_the_zoo(case: Case, programs: Any) -> None:
-    """Its loss by vpps, and a loss of PyTorch's on its outputs."""
+    """Covers the network's loss by vpps, and a PyTorch loss on its outputs."""
     task = case.make(limit=8)
     program, batch = programs[case.task](task), task.train[[0, 1, 2]]
     net = vpps.torch.Module(task.model)
@@ -79,16 +79,16 @@ class Layer(NamedTuple):
     in_torch: bool
 
     def __call__(self, x: Any) -> Any:
-        """The states."""
+        """Return all the states."""
         return self.chain.in_torch(self.net, x) if self.in_torch else self.chain.by_module(self.net, x)
 
     def loss(self, x: Any) -> Any:
-        """The loss, whose gradients come with it."""
+        """Return the loss, whose gradients come with it."""
         return self(x)[-1].square().sum() if self.in_torch else self.chain.loss_by_module(self.net, x)
 
 
 def siamese(layer: Layer, x: Any) -> Any:
-    """One backward of two graphs, of which one feeds the other."""
+    """Return a loss with one backward of two graphs; one feeds the other."""
     first = layer(x)[-1]
     return (first - layer(torch.outer(torch.ones(2), first[:INPUT]))[-1]).square().sum()
 
@@ -112,7 +112,7 @@ NETWORKS: dict[str, Callable[[Layer, Any], Any]] = {
 
 
 def gradients_of(value: Any, net: Any, *inputs: Any) -> list[Any]:
-    """Of what backward goes to; then forgets them. Those of parameters are tensors that PyTorch can clip."""
+    """Return the gradients at the ends of backward, and reset them. PyTorch can clip those of parameters: tensors."""
     value.backward()
     norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
     every = [*inputs, *net.parameters()]
@@ -130,7 +130,7 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("trained", [True, False])
 def test_networks_of_chains(chain: Chain, net: Any, network: str, trained: bool) -> None:
-    """Also where only inputs want gradients."""
+    """Covers graphs in which only inputs need gradients."""
     net.requires_grad_(trained)
     x = torch.randn(3, INPUT, requires_grad=True)
     found, expected = (
@@ -140,10 +140,10 @@ def test_networks_of_chains(chain: Chain, net: Any, network: str, trained: bool)
 
 
 class TestInputs:
-    """Tensors that a graph is given get their gradients."""
+    """Input tensors of a graph get their gradients."""
 
     def test_of_rows_and_single_vectors(self, chain: Chain, net: Any) -> None:
-        """The rows are given twice, and get the sum; of some that nothing depends on there is none."""
+        """The rows are given twice, and get the sum; unused rows get none."""
         encoder = torch.nn.Linear(3, INPUT)
         x, last, unused = torch.randn(4, 3), *(torch.randn(INPUT, requires_grad=True) for _ in range(2))
         found = []
@@ -204,7 +204,7 @@ class TestInputs:
 @pytest.mark.simt
 @pytest.mark.parametrize("inner", [None, vpps.SGD(lr=0.1)])
 def test_on_the_emulated_gpu(inner: vpps.Optimizer | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a GPU would compute, with weights that PyTorch has changed, or vpps."""
+    """The emulated GPU agrees with PyTorch after either library has changed the weights."""
     monkeypatch.setenv("VPPS_SIMT_RACES", "0")
     chain = Chain()
     net = vpps.torch.Module(chain.model, inner, target="simt", vps=2)

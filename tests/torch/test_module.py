@@ -1,4 +1,4 @@
-"""What PyTorch asks of a module: state dicts, modes, moves and copies - right, or a clear error."""
+"""PyTorch's demands on a module: state dicts, modes, moves and copies are right, or a clear error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def chain() -> Chain:
 
 
 def step(chain: Chain, net: Any, seed: int = 0) -> Any:
-    """Backward of a random batch's loss; the loss."""
+    """Run backward of a random batch's loss; returns the loss."""
     loss = chain.loss_by_module(net, np.random.default_rng(seed).normal(size=(3, INPUT)))
     loss.backward()
     return loss
@@ -57,7 +57,7 @@ class TestStateDict:
         (None, {}), (vpps.Momentum(lr=0.1), {}), (vpps.Adam(lr=0.01), {"ema": 0.9}),
     ])  # fmt: skip
     def test_training_goes_on_from_a_file(self, rule: vpps.Optimizer | None, options: dict[str, Any]) -> None:
-        """To the bit: moments, averages and steps are in it."""
+        """Training continues to the bit: the file has moments, averages and steps."""
         chains = [Chain(seed=seed, table=True) for seed in (1, 2)]
         nets = [vpps.torch.Module(c.model, rule, vps=1, **options) for c in chains]
         for k in range(3):
@@ -81,7 +81,8 @@ class TestStateDict:
                 net.load_state_dict(net.state_dict() | {"_extra_state": other})
 
     def test_weights_alone_will_do(self, net: Any) -> None:
-        """Those of an old layer; and a state dict is tensors, to be cloned and written by whatever takes tensors."""
+        """Weights of an old layer suffice. A state dict has only tensors, so any tool for tensors can clone and write
+        it."""
         wanted = {name: value.clone() for name, value in net.state_dict().items()}
         del wanted["_extra_state"]
         wanted["chain.b"] += 1
@@ -177,7 +178,7 @@ class TestModes:
 
 
 def test_averaged_weights(chain: Chain) -> None:
-    """Inside the block they are computed with; PyTorch's tensors stay the weights."""
+    """Inside the block vpps computes with them; PyTorch's tensors stay the weights."""
     net = vpps.torch.Module(chain.model, vpps.SGD(lr=0.5), vps=1, ema=0.5)
     for k in range(3):
         step(chain, net, k)
@@ -212,7 +213,7 @@ class TestResults:
         assert not value.requires_grad
 
     def test_values_stay_as_they_are(self, chain: Chain, net: Any) -> None:
-        """They are no views of memory that later launches use."""
+        """Results are not views of memory that later launches use."""
         graph = vpps.Graph()
         value = net(graph, chain.W @ graph.rows(np.ones((4, INPUT))))
         kept = value.detach().clone()
@@ -221,7 +222,7 @@ class TestResults:
         assert torch.equal(value, kept)
 
     def test_gradients_are_not_copied(self, chain: Chain, net: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What the handle gives is what the parameter keeps."""
+        """The parameter keeps the handle's own array."""
         given: list[int] = []
         fetch = net.handle.gradients
 
@@ -269,7 +270,7 @@ class TestMovesAndCopies:
 
 @pytest.mark.parametrize("inner", [None, vpps.SGD(lr=0.1)])
 def test_other_defaults_of_pytorch(chain: Chain, inner: vpps.Optimizer | None) -> None:
-    """The types and devices that tensors have where nobody says which."""
+    """Default types and devices of PyTorch's tensors."""
     x = torch.ones(2, INPUT, requires_grad=True)
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
     try:

@@ -1,4 +1,4 @@
-"""Random graphs, some of whose inputs are PyTorch's: values and all gradients equal those of PyTorch alone."""
+"""Random graphs, with some inputs from PyTorch: values and all gradients equal those of PyTorch alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cpu
 
 N = 5
 
-# Of two vectors: in vpps, and in PyTorch.
+# Ops on two vectors: in vpps, and in PyTorch.
 OPS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
     "add": (lambda x, y: x + y, lambda x, y: x + y),
     "mul": (lambda x, y: x * y, lambda x, y: x * y),
@@ -47,7 +47,7 @@ def net() -> Any:
     seed=st.integers(0, 99),
 )
 def test_gradients(net: Any, program: Any, wanted: list[int], single: bool, seed: int) -> None:
-    """single: what is wanted is one scalar, whose gradients come with it."""
+    """single: one scalar is wanted, whose gradients come with it."""
     model, weights = net.model, dict(net.named_parameters())
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(2, N, generator=generator).requires_grad_()

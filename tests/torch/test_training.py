@@ -1,4 +1,4 @@
-"""Networks of which a part is in vpps learn what the same ones in PyTorch alone do, whoever makes the updates."""
+"""Networks partly in vpps learn the same as in PyTorch alone, whichever library updates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RULES_OF_PYTORCH: dict[str, Rule] = {
 
 
 def optimizers(name: str, outer: Any, middle: dict[str, Any]) -> list[Any]:
-    """Of PyTorch, for everything: layers outside and parameters of the middle."""
+    """Return PyTorch optimizers for layers outside and parameters of the middle."""
     if rule := RULES_OF_PYTORCH.get(name):
         return [rule([*outer.parameters(), *middle.values()])]
     dense, tables = ([p for key, p in middle.items() if (key == "words") == is_table] for is_table in (False, True))
@@ -46,7 +46,7 @@ def test_a_network_learns_what_it_does_in_pytorch_alone(name: str) -> None:
     torch.manual_seed(1)
     is_sparse, is_inner = name not in RULES_OF_PYTORCH, name == "updated by vpps"
     tagger = Tagger(is_sparse)
-    # The scripts are verified elsewhere: that takes most of the time.
+    # Other tests verify the scripts: that takes most of the time.
     inner = vpps.Adam(lr=0.01) if is_inner else None
     net = vpps.torch.Module(tagger.chain.model, inner, sparse=is_sparse, vps=1, verify=False)
     outer = copy.deepcopy(tagger.outer)
@@ -91,7 +91,7 @@ def test_a_table_of_scalars_and_one_of_matrices_give_sparse_gradients() -> None:
 
 
 def test_updates_in_backward_are_those_of_fb() -> None:
-    """To the bit."""
+    """Weights equal those of `fb` to the bit."""
     chains = [Chain(table=True) for _ in range(2)]
     net = vpps.torch.Module(chains[0].model, vpps.Adam(lr=0.01), vps=1)
     with vpps.Handle(chains[1].model, vpps.Adam(lr=0.01), vps=1) as handle:
@@ -118,14 +118,14 @@ RULES: list[tuple[Rule, vpps.Optimizer]] = [
 
 @pytest.mark.parametrize("theirs_of, ours", RULES)
 def test_handles_step_as_pytorch_what_the_loss_touches(theirs_of: Rule, ours: vpps.Optimizer) -> None:
-    """A chain of two results, of which losses read one, both or an earlier one; one parameter is frozen and thawed."""
+    """A chain of two results; losses read one, both or an earlier one; one parameter is frozen and thawed."""
     model = vpps.Model(seed=1)
     mine = {n: model.parameter(n, (16, 16)) for n in ("W", "U", "V", "O")}
     theirs = {n: torch.tensor(p.numpy(), dtype=torch.float64, requires_grad=True) for n, p in mine.items()}
     optimizer, start = theirs_of(list(theirs.values())), np.linspace(-1, 1, 16)
 
     def loss_of(ps: Any, x: Any, f: Any, read: str) -> Any:
-        """`f` is the library."""
+        """Return the loss; `f` is the library."""
 
         def step(h: Any, c: Any) -> Any:
             return f.tanh(ps["W"] @ h + ps["U"] @ c), f.tanh(ps["V"] @ c)

@@ -28,7 +28,7 @@ class Chain:
         return vpps.tanh(self.W @ h)
 
     def batch(self, examples: int = 2, length: int = 3) -> tuple[Graph, Expression]:
-        """A graph and its loss."""
+        """Return a graph and its loss."""
         graph = vpps.Graph()
         losses = []
         for k in range(examples):
@@ -39,11 +39,11 @@ class Chain:
         return graph, vpps.mean(losses)
 
     def batches(self, n: int = 3) -> list[tuple[Graph, Expression]]:
-        """Graphs of different sizes, the last one the largest."""
+        """Return graphs of different sizes, the last one the largest."""
         return [self.batch(2, 2 + k) for k in range(n)]
 
 
 def build(batch_size: int) -> tuple[vpps.Model, list[tuple[Graph, Expression]]]:
-    """For command lines."""
+    """Return a workload for command lines."""
     chain = Chain()
     return chain.model, [chain.batch(batch_size, 2), chain.batch(batch_size, 3)]

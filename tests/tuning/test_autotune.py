@@ -1,4 +1,4 @@
-"""Tuning while training: the turns, with a clock of their own; and that training does not notice."""
+"""Tuning while training: its turns, with a clock of their own; training is unaffected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOUR = [Candidate(), Candidate(vps=1), Candidate(vps=2), Candidate(vps=3)]
 
 
 class Machine:
-    """Trains batches, each of which takes as long as its candidate says."""
+    """Trains batches, each in its candidate's time."""
 
     def __init__(self, seconds: Callable[[Candidate], float], candidates: list[Candidate] = FOUR) -> None:
         self.seconds = seconds
@@ -83,30 +83,30 @@ class TestTurns:
         assert Candidate(vps=2) not in machine.trained
 
 
-class Trained(NamedTuple):
+class TrainingResult(NamedTuple):
     losses: list[float]
     model: vpps.Model
     tuning: list[str]  # of each step
     explained: str
 
 
-def train(target: str = "cpu", batches: int = 24, **options: Any) -> Trained:
-    """Losses of steps, some of which accumulate, and of evaluations in between."""
+def train(target: str = "cpu", batches: int = 24, **options: Any) -> TrainingResult:
+    """Train with evaluations in between; some steps accumulate. Returns losses."""
     net = new()
     losses, tuning = [], []
     with vpps.Handle(net.model, vpps.Adam(lr=0.01), target=target, ema=0.9, clip_norm=1.0, **options) as handle:
         for k in range(batches):
-            # On simt that would be one more kernel for every candidate; tests/engine/test_engine.py does it there.
+            # On simt every candidate would need another kernel; tests/engine/test_engine.py does it there.
             handle.fb(*net.batch(k), accumulate=k % 4 == 1 and target == "cpu")
             losses.append(handle.sync_get_latest_loss())
             tuning.append(handle.tuning)
             if k % 7 == 3:
                 graph, loss = net.batch(k)
                 losses.append(float(handle.forward(graph, [loss])[0]))
-        return Trained(losses, net.model, tuning, handle.explain())
+        return TrainingResult(losses, net.model, tuning, handle.explain())
 
 
-def assert_same(one: Trained, other: Trained) -> None:
+def assert_same(one: TrainingResult, other: TrainingResult) -> None:
     assert one.losses == other.losses
     for p in one.model:
         assert np.array_equal(p.numpy(), other.model[p.name].numpy()), p.name
@@ -115,7 +115,7 @@ def assert_same(one: Trained, other: Trained) -> None:
 
 @pytest.fixture
 def choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file, which handles use."""
+    """Return the file of choices that handles use."""
     monkeypatch.setenv("VPPS_TUNING", str(tmp_path / "choices.json"))
     return tmp_path / "choices.json"
 
@@ -125,7 +125,7 @@ TryOut = Callable[..., None]
 
 @pytest.fixture
 def try_out(monkeypatch: pytest.MonkeyPatch) -> TryOut:
-    """Names the candidates besides the default. Turns are short."""
+    """Set the candidates besides the default. Turns are short."""
     monkeypatch.setattr(autotune, "UNTIMED", 1)
     monkeypatch.setattr(autotune, "TIMED", 2)
     monkeypatch.setenv("VPPS_VERIFY", "0")  # other tests verify these scripts
@@ -144,7 +144,7 @@ def has_no_room(*_: Any, **__: Any) -> None:
 class TestTraining:
     @pytest.mark.parametrize("broken", [Candidate(vps=-1), Candidate(groups=2), Candidate(vps=1)], ids=str)
     def test_is_the_same_to_the_bit_whatever_is_tried(self, try_out: TryOut, broken: Candidate) -> None:
-        """What cannot be had on cpu is skipped."""
+        """Candidates that cpu lacks are skipped."""
         plain = train()
         assert plain.tuning == [""] * 24
         try_out(broken, Candidate(vps=3))
@@ -186,7 +186,7 @@ class TestTraining:
             assert (handle.vps != 3, handle.tuning, net.model.step) == (True, "", 28)
 
     def test_goes_on_after_ctrl_c(self, try_out: TryOut, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Whenever another configuration was to be taken."""
+        """Ctrl-C comes at every change of configuration."""
         try_out(Candidate(vps=1), Candidate(vps=3))
         net, plain = new(), new()
         with vpps.Handle(net.model, target="cpu", autotune=True) as handle, vpps.Handle(plain.model, vps=2) as other:

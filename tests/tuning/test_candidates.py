@@ -1,4 +1,4 @@
-"""Candidates: which there are, and what they change."""
+"""Candidates: the list, and their changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TREE = (MatrixSpec("U", 1024, 512, 4, 2), MatrixSpec("Wo", 5, 256))
 
 
 def engine(device: Any = H200, vps: int = 132, matrices: Any = TREE) -> Any:
-    """As far as candidates depend on it."""
+    """Return the parts of an engine on which candidates depend."""
     onchip = plan_onchip(matrices, device, vps, vpps.ChipOptions()) if device is not None and matrices else None
     return SimpleNamespace(
         machine=SimpleNamespace(device=device, vps=vps), arrangement=SimpleNamespace(onchip=onchip)
@@ -32,7 +32,7 @@ def described(found: list[Candidate]) -> list[str]:
 
 class TestList:
     def test_on_cpu_is_of_virtual_processors_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Results are the same to the bit: no policy, which sums gradients in another order."""
+        """Results are the same to the bit: no policy, as another one sums gradients in another order."""
         monkeypatch.setattr("vpps.tuning.candidates.usable_cores", lambda: 4)
         assert described(candidates_for(engine(None, 3))) == ["default", "vps 1", "vps 2", "vps 4"]
         assert described(candidates_for(engine(None, 3), {"vps", "policy"})) == ["default"]

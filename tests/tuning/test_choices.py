@@ -1,4 +1,4 @@
-"""The file of what was fastest: what it gives back, and that it is never in the way."""
+"""The file of fastest choices: its answers, and calls without a usable file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHOICE = Choice(Candidate(vps=1), 1.5, "vpps-profile")
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of a file that is not there yet, nor is its folder."""
+    """Return a path without a file or folder."""
     found = tmp_path / "some/choices.json"
     monkeypatch.setenv("VPPS_TUNING", str(found))
     return found
@@ -115,7 +115,7 @@ class TestKey:
         assert len({key.digest for key in found}) == 3
 
     def test_differs_with_what_products_round(self) -> None:
-        """However that was said."""
+        """Any spelling of the precision gives the same key."""
         chain = Chain()
         others = [p.name for p in chain.model if len(p.shape) != 2]
 

@@ -1,4 +1,4 @@
-"""Every task of `vpps-train`, small: what the tests of this folder run through. Variants are cases of their own."""
+"""Every task of `vpps-train`, small, for the tests of this folder. Variants are cases of their own."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Case:
     """A task and its settings.
 
     Attributes:
-        task: its name.
+        task: name of the task.
         settings: sizes that no block of units divides, so that edges are tested.
-        data: the folder of its real data in shared/data; None where there is none.
+        data: the folder of its real data in shared/data, or None.
     """
 
     task: str
@@ -31,12 +31,12 @@ class Case:
     data: str | None = None
 
     def make(self, data: Path | None = None, limit: int | None = 40, seed: int = 3, **settings: Any) -> Task[Any]:
-        """The task on real data, or on synthetic data where there is none."""
+        """Return the task on real data, or on synthetic data without it."""
         kind = TASKS[self.task]
         return kind(kind.settings_type(data=data, limit=limit, seed=seed, **self.settings | settings))
 
     def make_full_size(self) -> Task[Any]:
-        """The task as users get it, with the settings that its kernel differs by, on little synthetic data."""
+        """Return the users' task, with the settings that change its kernel, on little synthetic data."""
         kind = TASKS[self.task]
         sizes = {field.name for field in fields(kind.settings_type) if type(field.default) is int}
         variant = {name: value for name, value in self.settings.items() if name not in sizes}
@@ -76,7 +76,7 @@ every_case = pytest.mark.parametrize("case", [pytest.param(case, id=name) for na
 
 
 def values(model: vpps.Model, graph: vpps.Graph, *wanted: Any) -> list[NDArray[np.float64]]:
-    """What the float64 reference computes of expressions and of rows, which are stacked."""
+    """Return the float64 reference's results for expressions and for rows, which are stacked."""
     reference = Reference(graph, weights_of(model))
 
     def value(of: Any) -> NDArray[np.float64]:
@@ -87,6 +87,6 @@ def values(model: vpps.Model, graph: vpps.Graph, *wanted: Any) -> list[NDArray[n
 
 
 def cross_entropy(logits: NDArray[np.float64], labels: Any) -> NDArray[np.float64]:
-    """Of each row, by its definition."""
+    """Return the cross entropy of each row, by its definition."""
     losses: NDArray[np.float64] = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(logits)), labels]
     return losses

@@ -1,4 +1,4 @@
-"""Losses, outputs and gradients of every network are those of the float64 reference, on synthetic data."""
+"""Losses, outputs and gradients of every network equal those of the float64 reference, on synthetic data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.zoo.cases import CASES, Case, every_case
 from vpps.reference import Reference, weights_of
 from vpps.zoo.tasks import TASKS
 
-# Networks of all kinds, each with a kernel of its own. Those of the others are alike, or in tests/simt/test_slots.py.
+# Networks of all kinds, each with a kernel of its own. The others are similar, or in tests/simt/test_slots.py.
 ON_CHIP = [
     CASES[name]
     for name in (
@@ -51,7 +51,7 @@ def test_cpu(case: Case) -> None:
 @pytest.mark.simt
 @every_case
 def test_simt(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CUDA kernel under emulation, which looks for races; where PyTorch is, test_against_torch.py does more."""
+    """The CUDA kernel under emulation, with the search for races; with PyTorch, test_against_torch.py covers more."""
     if case not in ON_CHIP:
         emulate_with_one(monkeypatch)
     task = case.make()

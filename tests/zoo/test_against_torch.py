@@ -1,6 +1,6 @@
 """Loss and all gradients of every network equal PyTorch's autograd on equal weights, for batches of real data.
 
-The programs in PyTorch are those that the benches compare with (bench/peers/torch_zoo): written apart from ours.
+The PyTorch programs are the benches' peers (bench/peers/torch_zoo), written separately from ours.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def assert_agrees_with_torch(task: Task, target: str, batch_sizes: tuple[int, ..
 @pytest.mark.cpu
 @every_case
 def test_cpu(case: Case, real_data: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VPPS_PASSES", "all")  # the kernel that users get, tails included
+    monkeypatch.setenv("VPPS_PASSES", "all")  # the users' kernel, tails included
     monkeypatch.setenv("VPPS_VERIFY", "0")
     task = case.make(real_data(case.data) if case.data else None, limit=200)
     assert_agrees_with_torch(task, "cpu", batch_sizes=(1, 4, 8))

@@ -1,4 +1,4 @@
-"""Ranks that evaluate take turns with batches, and all get what one process gets."""
+"""Evaluating ranks share the batches, and all get the result of a single process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Rank:
 
 
 def on_all_ranks(size: int, compute: Callable[[Any], Any]) -> list[Any]:
-    """What each rank makes of its world."""
+    """Return each rank's result on its world."""
     given, all_here = [b""] * size, Barrier(size)
     with ThreadPoolExecutor(size) as threads:
         return list(threads.map(compute, [Rank(rank, size, given, all_here) for rank in range(size)]))

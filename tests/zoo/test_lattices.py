@@ -1,4 +1,4 @@
-"""Lattice networks: their equations written once more, in NumPy, and what their scores count."""
+"""Lattice networks: their equations again in NumPy, and the units of their scores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Weights = Mapping[str, NDArray[np.float64]]
 
 
 def lattice() -> GraphBatch:
-    """Four characters; word 0 is the first two of them, word 1 the last three, word 2 the last two."""
+    """Return four characters; word 0 is the first two of them, word 1 the last three, word 2 the last two."""
     children: list[list[int]] = [[-1], [-1], [0, 1], [2], [0], [2], [3, 4, 5]]
     kind = [0, 1, 0, 0, 1, 1, 0]
     symbols: dict[str, Any] = {
@@ -48,7 +48,7 @@ def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def test_lattice_lstm_is_that_of_the_paper() -> None:
-    """Equations 11 to 16 of Zhang & Yang 2018, character after character."""
+    """Equations 11 to 16 of Zhang & Yang 2018, character by character."""
     model = vpps.Model(seed=2)
     network = LatticeLSTM(model, 4, 3, 3, embedding=E, hidden=H)
     w = weights_of(model)

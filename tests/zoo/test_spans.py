@@ -11,7 +11,7 @@ pytestmark = pytest.mark.host
 
 
 def spans_in(*sentences: str) -> list[str]:
-    """Entities as `first-behind type`, in order."""
+    """Return entities as `first-end type`, in order."""
     tags = [sentence.split() for sentence in sentences]
     names = sorted({tag for sentence in tags for tag in sentence} | {"O"})
     types = sorted({name[2:] for name in names if name != "O"})

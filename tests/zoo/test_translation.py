@@ -21,7 +21,7 @@ attention = pytest.mark.parametrize("attention", [False, True], ids=["plain", "a
 
 
 def copies(n: int, seed: int) -> list[tuple[list[str], list[str]]]:
-    """Sentences of 1 to 5 letters, and the same backwards in capitals."""
+    """Return sentences of 1 to 5 letters, and the same backwards in capitals."""
     rng = np.random.default_rng(seed)
     sentences = [["abcdef"[k] for k in rng.integers(0, 6, rng.integers(1, 6))] for _ in range(n)]
     return [(words, [word.upper() for word in reversed(words)]) for words in sentences]
@@ -44,7 +44,7 @@ def network_for(source: GraphSet, target: GraphSet, size: int, attention: bool) 
 @pytest.mark.cpu
 @attention
 def test_learns_to_reverse_and_decodes_it(attention: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VPPS_VERIFY", "0")  # scripts of these cells are verified elsewhere
+    monkeypatch.setenv("VPPS_VERIFY", "0")  # other tests verify scripts of these cells
     source, target = sets_of(copies(1200, seed=1))
     model, network = network_for(source, target, 48, attention)
     pairs = chain_pairs(source, target)

@@ -1,8 +1,8 @@
-"""Do the DyNet programs compute what vpps computes? Losses over updates, and outputs, on synthetic data.
+"""Checks that the DyNet programs compute the same as vpps: losses over updates, and outputs, on synthetic data.
 
     PYTHONPATH=. python bench/peers/dynet_zoo/check.py [--tasks NAME,...] [--hidden 24] [--set root_only=1 ...]
 
-Prints a line per task, form (strategy, whole matrices or parts) and exits with status 1 where one differs.
+Prints a line per task and form (strategy, whole matrices or parts). Exits with status 1 if one differs.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from vpps.zoo.tasks import TASKS
 TOLERANCE = 1e-4
 UPDATES = 3
 LEARNING_RATE = 0.02
-HELD_OUT = 5  # examples whose outputs are compared
+HELD_OUT = 5  # number of examples with compared outputs
 
 
 def make_task(name: str, data: Path | None, settings: dict[str, Any]) -> Any:
-    """A task with those of the settings that it has."""
+    """Return a task with those of the settings that it has."""
     kind = TASKS[name].settings_type
     known = {key: value for key, value in settings.items() if key in kind.__dataclass_fields__}
     return TASKS[name](kind(data=data, limit=40, seed=3, **known))
 
 
 def worst_difference(name: str, task: Any, strategy: str, batch_size: int, optimizer: str = "sgd") -> float:
-    """Largest relative difference of losses (each after an update, so gradients count) and of outputs."""
+    """Return the largest relative difference of losses (each after an update, so gradients count) and of outputs."""
     program = PROGRAMS[name](task, batch_size, strategy)
     program.train_with(optimizer, LEARNING_RATE)
     rule = vpps.SGD(lr=LEARNING_RATE) if optimizer == "sgd" else vpps.Adam(lr=LEARNING_RATE)
@@ -62,7 +62,7 @@ def worst_difference(name: str, task: Any, strategy: str, batch_size: int, optim
 def main() -> None:
     """Compare every task that has a program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", help="default: all that have a DyNet program")
+    parser.add_argument("--tasks", help="tasks (default: all that have a DyNet program)")
     parser.add_argument("--data", type=Path, help="real data of the task")
     parser.add_argument("--hidden", type=int, default=24)
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=INT", help="further settings")

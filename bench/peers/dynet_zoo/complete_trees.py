@@ -1,4 +1,4 @@
-"""Tree-FC in DyNet."""
+"""The Tree-FC network in DyNet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peers.dynet_zoo.program import DynetProgram, Gates, Graphs
 
 
 class TreeFc(DynetProgram):
-    """`vpps.zoo.TreeFC`."""
+    """DyNet program of `vpps.zoo.TreeFC`."""
 
     columns = ("word", "label")
 

@@ -10,7 +10,7 @@ from peers.dynet_zoo.taggers import Lstm
 
 
 class LstmLanguageModel(DynetProgram):
-    """`vpps.zoo.LSTMLanguageModel`. Outputs are losses, one per word."""
+    """The network `vpps.zoo.LSTMLanguageModel`. Outputs are losses, one per word."""
 
     columns = ("word", "next")
 

@@ -1,4 +1,4 @@
-"""Networks over character-word lattices in DyNet, which batches their operations by itself."""
+"""Networks over character-word lattices in DyNet with its automatic batching."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ CHARACTER = 0
 
 
 class LatticeProgram(DynetProgram):
-    """States of characters, a linear classifier on them."""
+    """States of characters, and a linear classifier on them."""
 
     columns = ("character", "word", "tag")
 
     def prepare(self, batch: Any) -> Graphs:
-        """Children with those that are missing, for their places tell what they are."""
+        """Return the graphs with missing children included: a child's position tells its role."""
         graphs = Graphs.of(batch, self.columns)
         offsets, indices = (array.tolist() for array in batch.children)
         graphs.children[:] = [indices[a:b] for a, b in pairwise(offsets)]
@@ -25,10 +25,10 @@ class LatticeProgram(DynetProgram):
 
     @abstractmethod
     def states(self, batch: Graphs) -> list[Any]:
-        """The state of every vertex."""
+        """Return the state of every vertex."""
 
     def tagged(self, batch: Graphs) -> Any:
-        """The logits of all characters, as batch elements."""
+        """Return the logits of all characters, as batch elements."""
         states = self.states(batch)
         characters = [states[v] for v, kind in enumerate(batch.kind) if kind == CHARACTER]
         return self.linear(self.output, self.dynet.concatenate_to_batch(characters))
@@ -41,7 +41,7 @@ class LatticeProgram(DynetProgram):
 
 
 class LatticeLstm(LatticeProgram):
-    """`vpps.zoo.LatticeLSTM`."""
+    """DyNet program of `vpps.zoo.LatticeLSTM`."""
 
     def declare(self) -> None:
         self.characters, self.words = self.lookup("characters"), self.lookup("words")
@@ -56,7 +56,7 @@ class LatticeLstm(LatticeProgram):
         d = self.dynet
         logistic, tanh, product, total = d.logistic, d.tanh, d.cmult, d.esum
         nothing = d.zeros(self.settings.hidden)
-        hs: list[Any] = [None] * len(batch.kind)  # of a word U_l c
+        hs: list[Any] = [None] * len(batch.kind)  # U_l c of each word
         cs: list[Any] = [None] * len(batch.kind)
         for v in batch.order:
             before, *words = batch.children[v]
@@ -82,7 +82,7 @@ class LatticeLstm(LatticeProgram):
 
 
 class LatticeGru(LatticeProgram):
-    """`vpps.zoo.LatticeGRU`."""
+    """DyNet program of `vpps.zoo.LatticeGRU`."""
 
     def declare(self) -> None:
         self.characters, self.words = self.lookup("characters"), self.lookup("words")
@@ -101,7 +101,7 @@ class LatticeGru(LatticeProgram):
                 hs[v] = self.cell(self.words[batch["word"][v]], h)
                 continue
             own = self.cell(self.characters[batch["character"][v]], h)
-            if words:  # alone it has all the weight
+            if words:  # a character's state alone has all the weight
                 states = [own, *(hs[w] for w in words)]
                 weights = [d.logistic(d.dot_product(self.gate_u, h) + self.gate_b) for h in states]
                 mixed = d.esum([h * weight for h, weight in zip(states, weights, strict=True)])
@@ -111,7 +111,7 @@ class LatticeGru(LatticeProgram):
 
 
 class GruCell:
-    """`vpps.nn.GRU`."""
+    """DyNet program of `vpps.nn.GRU`."""
 
     def __init__(self, program: DynetProgram, name: str = "gru") -> None:
         self.dynet = program.dynet

@@ -1,17 +1,17 @@
-"""What the DyNet programs of all networks share: equal weights, strong forms of products, a step as benches want it.
+"""Shared parts of all DyNet programs: equal weights, fast forms of products, a step that benches can time.
 
-A program writes expressions for one vertex at a time; DyNet batches the operations of a mini-batch by itself. What was
-found to make it strong (see also `peers/dynet_treelstm.py`):
+A program writes expressions for one vertex at a time; DyNet batches the operations of a mini-batch by itself. These
+choices make it fast (see also `peers/dynet_treelstm.py`):
 
-- matrices that vpps stacks by gate or by child are taken apart for mini-batches of more than two graphs: DyNet then
-  needs no copies to cut and concatenate vectors; below, one product with the whole matrix is faster. `Gates` is both;
-- the bias of `affine_transform` is a parameter: DyNet batches only those whose bias and matrices are the same nodes, so
-  one with a vector of each vertex for a bias is computed alone (`U * h + a` is not);
-- what all units share (classifiers, losses) is computed once, over `concatenate_to_batch` of all of them;
-- gradients of embeddings are sparse (the default), none are clipped (not the default);
-- memory pools have room for the largest mini-batch from the start.
+- Matrices that vpps stacks by gate or by child are split for mini-batches of more than two graphs: DyNet then needs no
+  copies to cut and concatenate vectors. Below that, one product with the whole matrix is faster. `Gates` has both.
+- The bias of `affine_transform` is a parameter. DyNet batches it only if bias and matrices are the same nodes, so an
+  affine_transform with a vertex's own vector as its bias is computed alone (`U * h + a` is not).
+- Ops common to all units (classifiers, losses) are computed once, over `concatenate_to_batch` of all of them.
+- Gradients of embeddings are sparse (the default), none are clipped (not the default).
+- Memory pools fit the largest mini-batch from the start.
 
-DyNet computes on one thread. Nothing here needs vpps but the task that is copied.
+DyNet computes on one thread. Nothing here needs vpps except the copied task.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from peers.dynet_treelstm import Pools, import_dynet
 
 STRATEGIES = {"agenda": 1, "depth": 2}  # values of --dynet-autobatch
 POOLS = Pools(forward=1024, backward=1024, parameters=256, scratch=64)  # the third grows by itself
-WHOLE_UP_TO = 2  # graphs per mini-batch
+WHOLE_UP_TO = 2  # most graphs per mini-batch
 
 
 def start(pools: Pools = POOLS) -> Any:
-    """DyNet, batching by itself; the pools of the first call hold for the process."""
+    """Start DyNet with automatic batching; the pools of the first call hold for the process."""
     return import_dynet(pools, autobatch=STRATEGIES["agenda"])
 
 
 def _strategy_flag() -> ctypes.c_int:
-    """Where DyNet keeps its strategy, which it reads before every forward pass: so one process can compare both."""
+    """Return DyNet's strategy variable. DyNet reads it before every forward pass, so one process can compare both."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     library = next(line.split(maxsplit=5)[5] for line in maps if "libdynet" in line)
     return ctypes.c_int.in_dll(ctypes.CDLL(library), "_ZN5dynet14autobatch_flagE")
@@ -50,16 +50,16 @@ def _strategy_flag() -> ctypes.c_int:
 
 @dataclass(frozen=True, slots=True)
 class Graphs:
-    """A `vpps.data.GraphBatch` as Python lists, which loops over vertices read fastest.
+    """A `vpps.data.GraphBatch` as Python lists, the fastest form for loops over vertices.
 
     Attributes:
-        size: how many graphs.
+        size: number of graphs.
         order: all vertices, children before parents.
-        children: per vertex, without those that are missing.
-        kind: per vertex.
+        children: present children per vertex.
+        kind: kind per vertex.
         columns: by name, per vertex or per graph.
-        roots: vertices that are nobody's child.
-        offsets: the vertices of graph k are those from offsets[k] to offsets[k + 1].
+        roots: vertices without parents.
+        offsets: graph k has the vertices from offsets[k] to offsets[k + 1].
     """
 
     size: int
@@ -72,7 +72,7 @@ class Graphs:
 
     @classmethod
     def of(cls, batch: Any, columns: Sequence[str]) -> Graphs:
-        """Takes a GraphBatch apart."""
+        """Convert a GraphBatch to lists."""
         if isinstance(batch.children, tuple):
             offsets, indices = (array.tolist() for array in batch.children)
             children = [indices[a:b] for a, b in pairwise(offsets)]
@@ -97,19 +97,19 @@ class DynetProgram(ABC):
     Attributes:
         dynet: the module.
         weights: copies of the task's, by name.
-        model: DyNet's collection; parameters come into it as `__init__` of a program asks for them.
-        whole: matrices are better left whole.
+        model: DyNet's collection; a program's `__init__` adds parameters to it.
+        whole: True if whole matrices are faster.
     """
 
     columns: ClassVar[Sequence[str]] = ()
-    """What `prepare` takes from a batch."""
+    """Columns that `prepare` takes from a batch."""
 
     def __init__(self, task: Any, batch_size: int = 64, strategy: str = "agenda", pools: Pools = POOLS) -> None:
         """Copy the weights of a `vpps.zoo` task.
 
         Args:
             batch_size: graphs per mini-batch, which decides between forms of the program.
-            strategy: how DyNet chooses batches, of STRATEGIES.
+            strategy: DyNet's batching strategy, from STRATEGIES.
         """
         self.dynet = start(pools)
         self.task = task
@@ -131,16 +131,16 @@ class DynetProgram(ABC):
 
     @abstractmethod
     def loss(self, batch: Any) -> Any:
-        """What `task.loss` computes, from what `prepare` returned: an expression, summed over units."""
+        """Return the result of `task.loss`, from a prepared batch: an expression, summed over units."""
 
     @abstractmethod
     def outputs(self, batch: Any) -> Any:
-        """What `task.outputs` computes: one expression, whose batch elements are the units."""
+        """Return the results of `task.outputs`: one expression, whose batch elements are the units."""
 
     def prepare(self, batch: Any) -> Any:
-        """A batch of the task's data as the loops here want it. Outside the timing, as a data loader's work would be.
+        """Convert a batch of the task's data for the loops here. Outside the timing, like a data loader's work.
 
-        What it returns has a length, the number of examples.
+        The length of the result is the number of examples.
         """
         return Graphs.of(batch, self.columns)
 
@@ -151,7 +151,7 @@ class DynetProgram(ABC):
         self.trainer.set_clip_threshold(0)
 
     def step(self, batch: Any) -> None:
-        """Train on one mini-batch that was prepared."""
+        """Train on a prepared mini-batch."""
         self.renew()
         loss = self.loss(batch) * (1.0 / len(batch))
         self._loss = loss.scalar_value()
@@ -159,45 +159,45 @@ class DynetProgram(ABC):
         self.trainer.update()
 
     def last_loss(self) -> float:
-        """Loss of the latest step, before its update."""
+        """Return the loss of the latest step, before its update."""
         return self._loss
 
     def infer(self, batch: Any) -> NDArray[np.float32]:
-        """Outputs of a mini-batch that was prepared, (units, width)."""
+        """Return outputs of a prepared mini-batch, (units, width)."""
         self.renew()
-        values: NDArray[np.float32] = self.outputs(batch).npvalue()  # units come last
+        values: NDArray[np.float32] = self.outputs(batch).npvalue()  # the last axis is units
         return np.atleast_2d(values.T)
 
     def renew(self) -> None:
-        """Begin a graph."""
+        """Begin a new graph."""
         self._flag.value = self._strategy
         self.dynet.renew_cg()
 
     # Parameters.
 
     def derive(self, name: str, source: str, array: NDArray[np.float32]) -> None:
-        """Part of a parameter as one of its own, which is then taken instead of the whole."""
+        """Make part of a parameter a parameter of its own, which replaces the whole."""
         self.weights[name], self._trainable[name] = array, self._trainable[source]
 
     def lookup(self, name: str) -> Any:
-        """An embedding table; `table[row]` is a vector, or a matrix."""
+        """Return an embedding table; `table[row]` is a vector, or a matrix."""
         array = self.weights[name]
-        if array.ndim == 3:  # DyNet takes its matrices column after column
+        if array.ndim == 3:  # DyNet stores its matrices by column
             array = np.ascontiguousarray(array.swapaxes(1, 2))
         table = self.model.lookup_parameters_from_numpy(array)
         table.set_updated(self._trainable[name])
         return table
 
     def parameter(self, name: str) -> Any:
-        """A parameter as vpps has it."""
+        """Return a parameter of the vpps model."""
         return self._part(name, self.weights[name])
 
     def rows(self, name: str, n: int) -> list[Any]:
-        """A matrix or vector in n parts of equally many rows, such as one per gate."""
+        """Return a matrix or vector in n parts of equally many rows, such as one per gate."""
         return [self._part(name, part) for part in np.split(self.weights[name], n)]
 
     def blocks(self, name: str, rows: int, columns: int) -> list[list[Any]]:
-        """A matrix in rows x columns parts of equal size."""
+        """Return a matrix in rows x columns parts of equal size."""
         return [
             [self._part(name, part) for part in np.split(row, columns, axis=1)]
             for row in np.split(self.weights[name], rows)
@@ -211,21 +211,21 @@ class DynetProgram(ABC):
     # Expressions.
 
     def cut(self, x: Any, n: int) -> list[Any]:
-        """A vector in n parts of equal length."""
+        """Split a vector into n parts of equal length."""
         length = x.dim()[0][0] // n
         return [self.dynet.pick_range(x, k * length, (k + 1) * length) for k in range(n)]
 
     def linear(self, layer: tuple[Any, Any], x: Any) -> Any:
-        """W x + b, with layer (W, b) from `layer()`."""
+        """Return W x + b, with layer (W, b) from `layer()`."""
         W, b = layer
         return self.dynet.affine_transform([b, W, x])
 
     def layer(self, name: str) -> tuple[Any, Any]:
-        """Parameters (W, b) of the `vpps.nn.Linear` of that name."""
+        """Return parameters (W, b) of the `vpps.nn.Linear` of that name."""
         return self.parameter(f"{name}/W"), self.parameter(f"{name}/b")
 
     def cross_entropy(self, logits: Any, labels: list[int]) -> Any:
-        """Summed over the batch elements of `logits`."""
+        """Return the sum over the batch elements of `logits`."""
         return self.dynet.sum_batches(self.dynet.pickneglogsoftmax_batch(logits, labels))
 
 
@@ -236,8 +236,8 @@ class Gates:
         i, o, u, f_left, f_right = self.inner(h_left, h_right)
 
     Args:
-        n: gates, whose rows are stacked in bias and matrices.
-        bias: its name; None for none.
+        n: number of gates; their rows are stacked in bias and matrices.
+        bias: name of the bias, or None.
         terms: (name, k): a matrix that multiplies k inputs of equal length, concatenated.
     """
 
@@ -254,7 +254,7 @@ class Gates:
                 matrices.extend(row)
 
     def __call__(self, *xs: Any) -> list[Any]:
-        """The gates, in order, from the inputs of all terms, in order."""
+        """Return the gates, in order, from the inputs of all terms, in order."""
         if self.program.whole:
             rest = iter(xs)
             xs = tuple(self._joined([next(rest) for _ in range(k)]) for k in self.inputs)

@@ -1,4 +1,4 @@
-"""Networks that compose neighbours again and again, in DyNet."""
+"""Pyramid networks, which compose neighbours repeatedly, in DyNet."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class PyramidProgram(DynetProgram):
 
     @abstractmethod
     def leaf(self, word: int) -> Any:
-        """The state of a word."""
+        """Return the state of a word."""
 
     @abstractmethod
     def inner(self, left: Any, right: Any) -> Any:
-        """The state of two neighbours."""
+        """Return the state of two neighbours."""
 
     def top(self, state: Any) -> Any:
-        """h of a state."""
+        """Return the h of a state."""
         return state
 
     def loss(self, batch: Graphs) -> Any:
@@ -46,7 +46,7 @@ class PyramidProgram(DynetProgram):
 
 
 class TdRnn(PyramidProgram):
-    """`vpps.zoo.TDRNNSentiment`."""
+    """DyNet program of `vpps.zoo.TDRNNSentiment`."""
 
     def declare(self) -> None:
         super().declare()
@@ -60,7 +60,7 @@ class TdRnn(PyramidProgram):
 
 
 class TdLstm(PyramidProgram):
-    """`vpps.zoo.TDLSTMSentiment`. A state is (h, c)."""
+    """DyNet program of `vpps.zoo.TDLSTMSentiment`. A state is (h, c)."""
 
     def declare(self) -> None:
         super().declare()

@@ -11,10 +11,10 @@ from peers.dynet_zoo.program import DynetProgram, Graphs
 
 
 class Lstm:
-    """`vpps.nn.LSTM` of some name over chains.
+    """The layer `vpps.nn.LSTM` of some name over chains.
 
-    W x stays with the recurrence: where it is apart, for all inputs at once, DyNet spends more on the further vertices
-    and their copies than the larger product saves (a half to a third of the speed, and less the larger the batch).
+    W x stays inside the recurrence. Computing it for all inputs at once would add vertices and copies. They cost DyNet
+    more than the larger product saves: a half to a third of the speed, and less the larger the batch.
     """
 
     def __init__(self, program: DynetProgram, name: str) -> None:
@@ -24,11 +24,11 @@ class Lstm:
         self.W, self.U, self.b = (program.rows(f"{name}/{part}", parts) for part in "WUb")
 
     def __call__(self, xs: Sequence[Any]) -> list[Any]:
-        """The state h after each input."""
+        """Return the state h after each input."""
         return self.run(xs)[0]
 
     def run(self, xs: Sequence[Any], begin: tuple[Any, Any] | None = None) -> tuple[list[Any], tuple[Any, Any]]:
-        """The state h after each input, and (h, c) after the last, from those before the first; zeros by default."""
+        """Return the state h after each input, and the last (h, c). `begin`: the first (h, c); default: zeros."""
         affine, logistic, tanh, product = (
             self.dynet.affine_transform, self.dynet.logistic, self.dynet.tanh, self.dynet.cmult
         )  # fmt: skip
@@ -46,18 +46,18 @@ class Lstm:
 
 
 class BiLstm:
-    """`vpps.nn.BiLSTM` of some name."""
+    """The layer `vpps.nn.BiLSTM` of some name."""
 
     def __init__(self, program: DynetProgram, name: str) -> None:
         self.forward, self.backward = Lstm(program, f"{name}/forward"), Lstm(program, f"{name}/backward")
 
     def __call__(self, xs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The states of one chain in each direction, in its order."""
+        """Return the states of one chain in each direction, in chain order."""
         return self.forward(xs), self.backward(xs[::-1])[::-1]
 
 
 class BiLstmTagger(DynetProgram):
-    """`vpps.zoo.BiLSTMTagger`."""
+    """DyNet program of `vpps.zoo.BiLSTMTagger`."""
 
     columns = ("word", "tag")
 
@@ -67,7 +67,7 @@ class BiLstmTagger(DynetProgram):
         self.hidden, self.output = self.layer("mlp/hidden"), self.layer("mlp/output")
 
     def inputs(self, batch: Any) -> list[Any]:
-        """The vector of every word."""
+        """Return the vector of every word."""
         return [self.words[word] for word in batch["word"]]
 
     def outputs(self, batch: Any) -> Any:
@@ -91,7 +91,7 @@ class Spelled:
 
     Attributes:
         spellings: the characters of each distinct rare word.
-        spelling: which of them each word is, None for words of the vocabulary.
+        spelling: index into `spellings` per word; None for words of the vocabulary.
     """
 
     sentences: Graphs
@@ -106,12 +106,12 @@ class Spelled:
 
     @property
     def offsets(self) -> list[int]:
-        """Of the sentences."""
+        """Return the offsets of the sentences."""
         return self.sentences.offsets
 
 
 class BiLstmCharTagger(BiLstmTagger):
-    """`vpps.zoo.BiLSTMCharTagger`. In a mini-batch every distinct rare word is read once."""
+    """DyNet program of `vpps.zoo.BiLSTMCharTagger`. Reads every distinct rare word of a mini-batch once."""
 
     def declare(self) -> None:
         super().declare()

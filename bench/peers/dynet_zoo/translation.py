@@ -10,7 +10,7 @@ from peers.dynet_zoo.taggers import Lstm
 
 
 class EncoderDecoder(DynetProgram):
-    """`vpps.zoo.EncoderDecoder`. Outputs are losses, one per target word."""
+    """DyNet program of `vpps.zoo.EncoderDecoder`. Outputs are losses, one per target word."""
 
     columns = ("source", "target", "next")
 
@@ -24,7 +24,7 @@ class EncoderDecoder(DynetProgram):
         found: list[Any] = []
         following: list[int] = []
         for first, end in pairwise(batch.offsets):
-            chain = batch.order[first:end]  # the set may have the source backwards
+            chain = batch.order[first:end]  # the set may store the source in reverse
             source, target = ([v for v in chain if batch.kind[v] == side] for side in range(2))
             memory, last = self.encoder.run([self.source[batch["source"][v]] for v in source])
             states, _ = self.decoder.run([self.target[batch["target"][v]] for v in target], last)
@@ -34,10 +34,10 @@ class EncoderDecoder(DynetProgram):
         return self.dynet.pickneglogsoftmax_batch(logits, following)
 
     def _attended(self, states: list[Any], memory: list[Any]) -> list[Any]:
-        """h~ of all words of a sentence: the products with its memory are one for all of them."""
+        """Return h~ of all words of a sentence; all words share the products with its memory."""
         dynet = self.dynet
         keys, queries = dynet.concatenate_cols(memory), dynet.concatenate_cols(states)
-        weights = dynet.softmax(dynet.transpose(keys) * queries)  # by column
+        weights = dynet.softmax(dynet.transpose(keys) * queries)  # softmax of each column
         seen = dynet.tanh(self.attention * dynet.concatenate([keys * weights, queries]))
         return [dynet.pick(seen, k, 1) for k in range(len(states))]
 

@@ -1,4 +1,4 @@
-"""Networks over trees in DyNet, which batches their operations by itself."""
+"""Networks over trees in DyNet with its automatic batching."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 from peers.dynet_zoo.program import DynetProgram, Gates, Graphs
 
 State = tuple[Any, ...]
-"""What a parent reads of a node; the first of it is judged."""
+"""State of a node that its parent reads; its first item goes to the classifier."""
 
 
 class TreeProgram(DynetProgram):
-    """A state for every node, a linear classifier on those of all nodes or of the roots."""
+    """A state for every node, and a linear classifier on all nodes or on the roots."""
 
     columns = ("word", "label")
 
@@ -23,18 +23,18 @@ class TreeProgram(DynetProgram):
 
     @abstractmethod
     def leaf(self, word: int) -> State:
-        """The state of a word."""
+        """Return the state of a word."""
 
     @abstractmethod
     def inner(self, kind: int, children: list[State]) -> State:
-        """The state of a node from those of its children, of which there may be fewer than the arity."""
+        """Return a node's state from its children's states; there may be fewer children than the arity."""
 
     def logits(self, h: Any) -> Any:
-        """Of judged states."""
+        """Return the logits of h of nodes."""
         return self.linear(self.output, h)
 
     def states(self, batch: Graphs) -> list[Any]:
-        """What is judged of every node."""
+        """Return h of every node."""
         words, kind, children = batch["word"], batch.kind, batch.children
         states: list[State] = [()] * len(words)
         for v in batch.order:
@@ -52,13 +52,13 @@ class TreeProgram(DynetProgram):
         return self.logits(self.dynet.concatenate_to_batch(self.states(batch)))
 
     def filled(self, hs: list[Any]) -> list[Any]:
-        """As many vectors as a node has room for: zeros where a child is missing."""
+        """Pad to the arity with zeros for missing children."""
         missing = self.arity - len(hs)
         return hs + [self.dynet.zeros(self.settings.hidden)] * missing if missing else hs
 
 
 class TreeLstm(TreeProgram):
-    """`vpps.zoo.TreeLSTMSentiment`. A state is (h, c)."""
+    """DyNet program of `vpps.zoo.TreeLSTMSentiment`. A state is (h, c)."""
 
     types: ClassVar[tuple[str, ...]] = ("tree_lstm",)
     """Names of the cells at inner nodes, by type of node."""
@@ -79,23 +79,23 @@ class TreeLstm(TreeProgram):
         return self.memorised(o, [self.written(i, u), *kept])
 
     def written(self, i: Any, u: Any) -> Any:
-        """What the gates add to the memory."""
+        """Return the gates' addition to the memory."""
         return self.dynet.cmult(self.dynet.logistic(i), self.dynet.tanh(u))
 
     def memorised(self, o: Any, terms: list[Any]) -> State:
-        """(h, c) from the terms of c."""
+        """Return (h, c) from the terms of c."""
         c = terms[0] if len(terms) == 1 else self.dynet.esum(terms)
         return self.dynet.cmult(self.dynet.logistic(o), self.dynet.tanh(c)), c
 
 
 class TwoTypeTreeLstm(TreeLstm):
-    """`vpps.zoo.TwoTypeTreeLSTMSentiment`."""
+    """DyNet program of `vpps.zoo.TwoTypeTreeLSTMSentiment`."""
 
     types = ("tree_lstm", "tree_lstm_2")
 
 
 class ChildSumTreeLstm(TreeLstm):
-    """`vpps.zoo.ChildSumTreeLSTMSentiment`."""
+    """DyNet program of `vpps.zoo.ChildSumTreeLSTMSentiment`."""
 
     def declare(self) -> None:
         TreeProgram.declare(self)
@@ -105,7 +105,7 @@ class ChildSumTreeLstm(TreeLstm):
         self.derive("child_sum/b_f", "child_sum/b", b[3 * H :])
         self.of_word = Gates(self, 3, "child_sum/b_iou", ("child_sum/W", 1))
         self.of_sum = Gates(self, 3, None, ("child_sum/U", 1))
-        biases = [bias for bias, _ in self.of_word.parts]  # leaves and inner nodes share them
+        biases = [bias for bias, _ in self.of_word.parts]  # shared by leaves and inner nodes
         self.of_sum.parts = [(b, matrices) for b, (_, matrices) in zip(biases, self.of_sum.parts, strict=True)]
         self.forget = Gates(self, 1, "child_sum/b_f", ("child_sum/Uf", 1))
 
@@ -117,7 +117,7 @@ class ChildSumTreeLstm(TreeLstm):
 
 
 class TreeGru(TreeProgram):
-    """`vpps.zoo.TreeGRUSentiment`."""
+    """DyNet program of `vpps.zoo.TreeGRUSentiment`."""
 
     def declare(self) -> None:
         super().declare()
@@ -139,7 +139,7 @@ class TreeGru(TreeProgram):
 
 
 class RvNN(TreeProgram):
-    """`vpps.zoo.RvNNSentiment`."""
+    """DyNet program of `vpps.zoo.RvNNSentiment`."""
 
     def declare(self) -> None:
         self.words = self.lookup("words")
@@ -159,7 +159,7 @@ class RvNN(TreeProgram):
 
 
 class MvRnn(TreeProgram):
-    """`vpps.zoo.MVRNNSentiment`. A state is the vector and the matrix."""
+    """DyNet program of `vpps.zoo.MVRNNSentiment`. A state is the vector and the matrix."""
 
     def declare(self) -> None:
         super().declare()

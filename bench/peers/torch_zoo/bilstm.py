@@ -1,10 +1,10 @@
-"""`vpps.nn.BiLSTM` in PyTorch: all chains of a batch and both directions, a level at a time, with a backward by hand;
-or what `nn.LSTM` calls, where that is faster.
+"""`vpps.nn.BiLSTM` in PyTorch: a level at a time for all chains of a batch and both directions, with a backward by
+hand; or the kernels of `nn.LSTM`, if they are faster.
 
 On one core `nn.LSTM` on packed sequences was the fastest of four programs in training with one sentence and in
-inference with up to four: it does little in Python, but in backward adds to the gradients of its weights at every
-step. Otherwise this one was, before `nn.LSTM` on padded sequences and levels with autograd. Gates are in PyTorch's
-order, i f u o.
+inference with up to four: it does little in Python, but in backward adds to the gradients of its weights at every step.
+In all other cases this program was the fastest, followed by `nn.LSTM` on padded sequences and levels with autograd.
+Gates are in PyTorch's order, i f u o.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torch import Tensor
 
 
 class PackedChains:
-    """The order of `nn.utils.rnn.PackedSequence`, for both directions: level by level, longer chains first, so that
-    what level k reads are the first rows of level k - 1.
+    """The order of `nn.utils.rnn.PackedSequence`, for both directions: level by level, longer chains first. So level k
+    reads the first rows of level k - 1.
 
     Attributes:
-        sizes: how many vertices every level has; the same in both directions.
+        sizes: vertices per level; the same in both directions.
         vertices: (2, n) numbers in the batch, in the order of computation.
         places: (2, n) row of every vertex in that order.
         before: (n - sizes[0],) row of the vertex before, for all but the first level.
     """
 
     def __init__(self, chains: Any) -> None:
-        """From a `vpps.data.GraphBatch` of chains."""
+        """Take a `vpps.data.GraphBatch` of chains."""
         lengths = np.diff(chains.offsets)
         rank = np.empty(len(lengths), np.int64)
         rank[np.argsort(-lengths, kind="stable")] = np.arange(len(lengths))
@@ -46,9 +46,9 @@ class PackedChains:
 
 
 class Recurrence(torch.autograd.Function):
-    """The states of both directions, from what W x + b gives: (2, n, 4H) -> (2, n, H).
+    """The states of both directions, from the results of W x + b: (2, n, 4H) -> (2, n, H).
 
-    The gates are computed in the memory of W x + b, whose own backward does not read it.
+    The gates overwrite the memory of W x + b, whose own backward does not read it.
     """
 
     @staticmethod
@@ -80,7 +80,7 @@ class Recurrence(torch.autograd.Function):
         gates, h, c, squashed, U = ctx.kept
         chains, H = ctx.chains, U.shape[2]
         i, f, u, o = gates.split(H, 2)
-        # What does not follow the recurrence, for all words at once: how much each gate moves c, or h for the last.
+        # Factors outside the recurrence, for all words at once: each gate's effect on c, the last one's on h.
         slopes = torch.empty_like(gates).view(*gates.shape[:2], 4, H)
         torch.mul(u, i * (1 - i), out=slopes[:, :, 0])
         slopes[:, : chains.sizes[0], 1] = 0
@@ -91,7 +91,7 @@ class Recurrence(torch.autograd.Function):
         torch.mul(squashed, o * (1 - o), out=slopes[:, :, 3])
         c_of_h = o * (1 - squashed * squashed)
         dh, dc = grads[0].clone(), torch.empty_like(c)
-        d_gates = slopes  # each is multiplied where it lies
+        d_gates = slopes  # each is multiplied in place
         end, carried = h.shape[1], None
         for level in range(len(chains.sizes) - 1, -1, -1):
             size = chains.sizes[level]
@@ -114,11 +114,11 @@ class Recurrence(torch.autograd.Function):
 
 
 def both_directions(x: Tensor, W: Tensor, U: Tensor, b: Tensor, chains: PackedChains) -> Tensor:
-    """The states h, (2, n, H), in the order of computation, from inputs in that order.
+    """Return the states h, (2, n, H), in the order of computation, from inputs in that order.
 
     Args:
         x: (2, n, input).
-        W, U, b: of the forward and the backward LSTM, one behind the other.
+        W, U, b: stacked weights of the forward and the backward LSTM.
     """
     if chains.sizes[0] <= (1 if torch.is_grad_enabled() else 4):
         return torch_lstm(x, W, U, b, chains)
@@ -127,7 +127,7 @@ def both_directions(x: Tensor, W: Tensor, U: Tensor, b: Tensor, chains: PackedCh
 
 
 def torch_lstm(x: Tensor, W: Tensor, U: Tensor, b: Tensor, chains: PackedChains) -> Tensor:
-    """The same by what `nn.LSTM` calls, whose results of both directions are in the order of the first one."""
+    """Return the states by the kernels of `nn.LSTM`; both directions are in the order of the first one."""
     begin = x.new_zeros(2, chains.sizes[0], U.shape[2])
     no_bias = b.new_zeros(b.shape[1])
     weights = [w for pair in zip(W.unbind(), U.unbind(), b.unbind(), strict=True) for w in (*pair, no_bias)]
@@ -139,12 +139,12 @@ def torch_lstm(x: Tensor, W: Tensor, U: Tensor, b: Tensor, chains: PackedChains)
 
 
 def vertex_by_vertex(x: Tensor, W: Tensor, U: Tensor, b: Tensor, offsets: list[int]) -> Tensor:
-    """The states, (2, n, H), of both directions, computed one at a time; in the batch's order.
+    """Return the states, (2, n, H), of both directions, computed one at a time; in the batch's order.
 
     Args:
         x: (n, input), in the batch's order.
-        W, U, b: as above.
-        offsets: of the chains.
+        W, U, b: as in `both_directions`.
+        offsets: offsets of the chains.
     """
     found: list[list[Tensor]] = []
     for direction in range(2):

@@ -12,14 +12,14 @@ from peers.torch_zoo.program import TorchProgram
 
 
 class TreeFc(TorchProgram):
-    """`vpps.zoo.TreeFC`."""
+    """PyTorch program of `vpps.zoo.TreeFC`."""
 
     def loss(self, batch: Any) -> Tensor:
         return F.cross_entropy(self.outputs(batch), self.column(batch["label"]), reduction="sum")
 
     def outputs(self, batch: Any) -> Tensor:
         words = self.column(batch["word"]).view(len(batch), -1)
-        words = words[:, : (words.shape[1] + 1) // 2]  # the leaves come first
+        words = words[:, : (words.shape[1] + 1) // 2]  # leaves come first
         if self.per_node:
             return self.linear("output", torch.cat([self.one_by_one(tree) for tree in words]))
         h = self.lookup("words", words.reshape(-1))
@@ -28,11 +28,11 @@ class TreeFc(TorchProgram):
         return self.linear("output", h)
 
     def composed(self, pairs: Tensor) -> Tensor:
-        """States from those of two children, side by side."""
+        """Return states from the concatenated states of two children."""
         return self.linear("composition", pairs).tanh()
 
     def one_by_one(self, words: Tensor) -> Tensor:
-        """The root of one tree, a vertex at a time."""
+        """Return the root of one tree, computed a vertex at a time."""
         level = [self.lookup("words", word) for word in words.split(1)]
         while len(level) > 1:
             level = [

@@ -13,10 +13,10 @@ from peers.torch_zoo.lstm import LstmProgram
 
 
 class LstmLanguageModel(LstmProgram):
-    """`vpps.zoo.LSTMLanguageModel`."""
+    """PyTorch program of `vpps.zoo.LSTMLanguageModel`."""
 
     def losses(self, batch: Any, reduction: str) -> Tensor:
-        """Cross entropy of the words: (n,), or their sum."""
+        """Return the cross entropy of the words: (n,), or their sum."""
         x = self.lookup("words", self.column(batch["word"]))
         h, _ = self.run_lstm("lstm", x, np.diff(batch.offsets))
         following = self.column(batch["next"])

@@ -1,6 +1,6 @@
 """Networks over character-word lattices in PyTorch, batched by level.
 
-What does not depend on states is computed for all vertices at once, before the levels.
+All ops that do not depend on states are computed for all vertices at once, before the levels.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ CHARACTER, WORD, JOINED = range(3)
 
 
 class LatticeProgram(TorchProgram):
-    """States of characters, a linear classifier on them."""
+    """States of characters, and a linear classifier on them."""
 
     sparse = ("characters", "words")
     width: int
-    """Floats of a vertex: `cell` makes them of its group."""
+    """Floats per vertex in the results of `cell`."""
     joins: bool
-    """Whether characters where words end are a kind of their own."""
+    """True if characters that end words are a kind of their own."""
 
     @abstractmethod
     def cell(self, group: Group, x: Tensor, children: Tensor) -> Tensor:
-        """The states of a group, (n, width), from what `inputs` made and the states of all children, end to end."""
+        """Return the states of a group, (n, width), from the results of `inputs` and all children's states, joined."""
 
     @abstractmethod
     def inputs(self, kind: int, vectors: Tensor) -> Tensor:
-        """What vertices of a kind make of their embeddings alone."""
+        """Return the part of a kind that depends only on embeddings."""
 
     def states(self, batch: Any) -> Tensor:
-        """The states of all characters in order, (n, width)."""
+        """Return the states of all characters in order, (n, width)."""
         kind = batch.kind
         if self.joins:
             kind = np.where(np.diff(batch.children[0]) > 1, np.int8(JOINED), kind)
@@ -55,7 +55,7 @@ class LatticeProgram(TorchProgram):
         return memory.read(schedule.position[characters])
 
     def _inputs(self, kind: int, numbers: Tensor, schedule: Schedule) -> Iterator[Tensor]:
-        """`inputs` of every group of a kind, in order."""
+        """Yield `inputs` of every group of a kind, in order."""
         table = "words" if kind == WORD else "characters"
         groups = [group.vertices for group in schedule.groups if group.kind == kind]
         if self.per_node:
@@ -75,12 +75,12 @@ class LatticeProgram(TorchProgram):
 
 
 def first_of_lists(owner: Tensor, n: int) -> Tensor:
-    """Where each list begins among the elements of all, (n,); no list is empty."""
+    """Return the index of each list's first element, (n,); no list is empty."""
     return torch.searchsorted(owner, torch.arange(n, device=owner.device))
 
 
 class LatticeLstm(LatticeProgram):
-    """`vpps.zoo.LatticeLSTM`. A state is h and c of a character side by side, or U_l c and c of a word."""
+    """PyTorch program of `vpps.zoo.LatticeLSTM`. A state is h and c of a character, or U_l c and c of a word."""
 
     joins = True
 
@@ -89,7 +89,7 @@ class LatticeLstm(LatticeProgram):
         self.width = 2 * self.settings.hidden
 
     def stacked(self, *names: str) -> Tensor:
-        """Parameters one below the other; made once a step."""
+        """Return stacked parameters; made once a step."""
         return torch.cat([self.weights[name] for name in names])
 
     def states(self, batch: Any) -> Tensor:
@@ -116,7 +116,7 @@ class LatticeLstm(LatticeProgram):
             return torch.cat([o.sigmoid() * c.tanh(), c], 1)
         owner = group.owner
         assert owner is not None
-        first = first_of_lists(owner, len(x))  # the character before; in its place the candidate of this one
+        first = first_of_lists(owner, len(x))  # the character before; this one's candidate replaces it
         i, o, u = torch.addmm(x[:, : 3 * H], children.index_select(0, first)[:, :H], w["character/U"].t()).split(H, 1)
         gates = x[:, 3 * H :].index_select(0, owner) + children[:, :H]
         weights = gates.index_copy(0, first, i).sigmoid().exp()
@@ -126,7 +126,7 @@ class LatticeLstm(LatticeProgram):
 
 
 class LatticeGru(LatticeProgram):
-    """`vpps.zoo.LatticeGRU`."""
+    """PyTorch program of `vpps.zoo.LatticeGRU`."""
 
     joins = False
 

@@ -1,9 +1,9 @@
-"""Batching by level in PyTorch: every level's vertices of one kind are computed together, whatever graph they are of.
+"""Batching by level in PyTorch: computes all vertices of one level and kind together, across graphs.
 
-The states of all vertices are rows of one memory per state, ordered by level and kind, so that what a level computes is
-written to consecutive rows, once. Autograd would give every read of that memory a gradient of the whole memory's
-size; here reads add their gradients into one memory of gradients, and writes take theirs from it. This is the program
-of an engineer who has profiled the obvious one.
+The states of all vertices are rows of one memory per state, ordered by level and kind. So the results of a level go to
+consecutive rows, once. Autograd would give every read of that memory a gradient of the whole memory's size. Here reads
+add their gradients into one memory of gradients, and writes take theirs from it. An engineer writes this program after
+profiling the obvious one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Group(NamedTuple):
     """Vertices that are computed together.
 
     Attributes:
-        kind: which cell.
+        kind: number of the cell.
         vertices: numbers in the batch, as an int64 tensor: rows of input columns.
-        children: (n, arity) positions in the memory, or for lists (edges,) the positions of all, end to end; row 0 of
-            the memory is zeros, what a missing child reads.
-        owner: for lists (edges,) which of the n vertices, from 0, each belongs to; None for tables.
+        children: (n, arity) positions in the memory, or for lists (edges,) all positions, concatenated. Row 0 of the
+            memory is zeros, for missing children.
+        owner: for lists, (edges,) the vertex of each, from 0 to n - 1; None for tables.
     """
 
     kind: int
@@ -35,16 +35,16 @@ class Group(NamedTuple):
 
 
 class Schedule:
-    """A mini-batch by level and kind. Making one is part of every step, as it is for anybody whose graphs differ.
+    """A mini-batch by level and kind. Making one is part of every step, as for any program whose graphs differ.
 
     Attributes:
-        groups: in order.
+        groups: groups in order.
         position: (n,) row of every vertex in the memory.
-        rows: of the memory; 1 + n.
+        rows: number of rows of the memory: 1 + n.
     """
 
     def __init__(self, batch: Any, per_node: bool = False) -> None:
-        """From a `vpps.data.GraphBatch`. per_node: every vertex is a group of its own."""
+        """Take a `vpps.data.GraphBatch`. per_node: make every vertex a group of its own."""
         levels = batch.levels
         kind = batch.kind
         n = len(levels)
@@ -53,7 +53,7 @@ class Schedule:
         self.rows = 1 + n
         position = np.empty(n + 1, np.int64)
         position[order] = np.arange(1, n + 1)
-        position[n] = 0  # children are -1 where there is none
+        position[n] = 0  # -1 marks missing children
         sorted_key = key[order]
         if per_node:
             cuts = np.arange(n + 1)
@@ -94,20 +94,20 @@ class Memory:
         self.value = like.new_zeros(rows, width)
         self.grad: Tensor | None = None
         self.end = 1
-        # Orders backward: a read depends on all writes before it, through this, and so do they on it in backward.
+        # Orders backward: a read depends on all earlier writes through this token, and they depend on it in backward.
         self.token = like.new_zeros((), requires_grad=torch.is_grad_enabled())
 
     def write(self, rows: Tensor) -> None:
-        """The next rows, in order."""
+        """Write the next rows, in order."""
         self.token = _Write.apply(rows, self.token, self)  # type: ignore[no-untyped-call]
 
     def read(self, positions: Tensor) -> Tensor:
-        """Rows by position, (*positions.shape, width)."""
+        """Return rows by position, (*positions.shape, width)."""
         read, self.token = _Read.apply(self.token, positions, self)  # type: ignore[no-untyped-call]
         return read  # type: ignore[no-any-return]
 
     def gradient(self) -> Tensor:
-        """The memory of gradients; zeros at first."""
+        """Return the memory of gradients; zeros at first."""
         if self.grad is None:
             self.grad = torch.zeros_like(self.value)
         return self.grad
@@ -149,11 +149,11 @@ Children's states have shape (n, arity, width), or (edges, width) for lists.
 
 
 def run(batch: Any, cells: Sequence[Cell], width: int, like: Tensor, per_node: bool = False) -> Tensor:
-    """The states of all vertices, (n, width), in the batch's order.
+    """Return the states of all vertices, (n, width), in the batch's order.
 
     Args:
-        cells: by kind.
-        like: any weight: its dtype and device.
+        cells: cells by kind.
+        like: any weight, for its dtype and device.
     """
     schedule = Schedule(batch, per_node)
     memory = Memory(schedule.rows, width, like)
@@ -164,12 +164,12 @@ def run(batch: Any, cells: Sequence[Cell], width: int, like: Tensor, per_node: b
 
 
 def sum_of_lists(values: Tensor, owner: Tensor, n: int) -> Tensor:
-    """The sum of each list, (n, width), from the elements of all (edges, width)."""
+    """Return the sum of each list, (n, width), from the elements of all (edges, width)."""
     return values.new_zeros(n, values.shape[1]).index_add(0, owner, values)
 
 
 def softmax_of_lists(scores: Tensor, owner: Tensor, n: int) -> Tensor:
-    """Softmax within each list, from the scores of all, (edges,) or (edges, width)."""
+    """Return the softmax within each list, from the scores of all, (edges,) or (edges, width)."""
     index = owner if scores.dim() == 1 else owner[:, None].expand_as(scores)
     shape = (n, *scores.shape[1:])
     top = scores.new_full(shape, -torch.inf).scatter_reduce(0, index, scores.detach(), "amax")

@@ -1,4 +1,4 @@
-"""LSTM layers in PyTorch by its own `nn.LSTM`, over whole sequences, padded or packed: whichever is faster."""
+"""LSTM layers in PyTorch by its own `nn.LSTM`, over whole sequences, padded or packed: the faster of the two."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ State = tuple[Tensor, Tensor]
 PARTS = {"W": "weight_ih_l0", "U": "weight_hh_l0", "b": "bias_ih_l0"}
 
 MOST_PADDING = 1.6
-"""A padded batch runs in one call of oneDNN, a packed one step by step in as many sizes as there are lengths. Measured
-on one core (hidden size 256): with 1.35 times as many words padding takes two thirds of the time, with 1.7 times as
-many it takes a tenth more."""
+"""Largest ratio of padded to real words at which to pad. A padded batch runs in one call of oneDNN. A packed one runs
+step by step in as many sizes as there are lengths. Measured on one core (hidden size 256): at 1.35, padding takes two
+thirds of the time; at 1.7, a tenth more."""
 
 
 class LstmProgram(TorchProgram):
     """A network with layers of `vpps.nn.LSTM`, by name.
 
-    PyTorch stacks gates in another order, i f u o: weights are kept so, as an engineer's would be, and gradients are
-    put back in ours. Its second bias is zero and not trained.
+    PyTorch stacks gates in another order, i f u o. Weights are stored in it, as in an engineer's program, and gradients
+    are returned in vpps's order. PyTorch's second bias is zero and not trained.
     """
 
     lstms: tuple[str, ...] = ("lstm",)
@@ -53,13 +53,13 @@ class LstmProgram(TorchProgram):
     def run_lstm(
         self, name: str, x: Tensor, sizes: NDArray[np.int64], begin: State | None = None, end: bool = False
     ) -> tuple[Tensor, State | None]:
-        """Run a layer over sequences that lie one after the other.
+        """Run a layer over concatenated sequences.
 
         Args:
             x: (n, input), of all of them.
             sizes: their lengths.
             begin: the states before the first words; zeros by default.
-            end: whether the states after the last words are wanted; what padding makes of them is of no use.
+            end: True to return the states after the last words, which padding would spoil.
 
         Returns:
             h of all, (n, hidden), in the same order; and the states, or None.
@@ -106,6 +106,6 @@ class LstmProgram(TorchProgram):
 
 
 def _swapped(gates: Tensor) -> Tensor:
-    """Gates in PyTorch's order i f u o from ours, i f o u, and the other way round."""
+    """Convert gates between vpps's order, i f o u, and PyTorch's, i f u o."""
     i, f, o, u = gates.chunk(4)
     return torch.cat([i, f, u, o])

@@ -1,4 +1,4 @@
-"""What the PyTorch programs of all networks share: equal weights, and a step as the benches take it apart."""
+"""Shared parts of all PyTorch programs: equal weights, and a step that benches can time in parts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from peers.children import joined, parted
 
 
 class SparseAdam(torch.optim.SparseAdam):
-    """Adam as Kingma & Ba 2015 write it: PyTorch's adds eps to a second moment that is not yet corrected for its bias.
+    """Adam by Kingma & Ba 2015: PyTorch's Adam adds eps to a second moment before its bias correction.
 
-    The two differ where gradients are tiny, as those of words at the bottom of a high pyramid.
+    The two differ if gradients are tiny, such as those of words at the bottom of a high pyramid.
     """
 
     def step(self, closure: Any = None) -> Any:
@@ -31,15 +31,15 @@ class TorchProgram(ABC):
     """A network of vpps.zoo in PyTorch, batched by hand; its parameters have the names of the vpps model.
 
     Attributes:
-        weights: by name; what `vpps.Model` calls "words" is `self.weights["words"]`.
-        per_node: compute one vertex at a time, as an engineer would begin: no batching at all.
+        weights: by name; `vpps.Model`'s "words" is `self.weights["words"]`.
+        per_node: compute one vertex at a time, without batching, as an engineer would begin.
     """
 
     sparse: ClassVar[tuple[str, ...]] = ("words",)
     """Names of embedding tables, whose gradients are sparse in training."""
 
     def __init__(self, task: Any, per_node: bool = False) -> None:
-        """Copy the weights of a `vpps.zoo` task. `task.settings`, `task.network` and `task.train` say the sizes."""
+        """Copy the weights of a `vpps.zoo` task. Sizes come from `task.settings`, `task.network` and `task.train`."""
         self.task = task
         self.settings = task.settings
         self.per_node = per_node
@@ -52,14 +52,14 @@ class TorchProgram(ABC):
 
     @abstractmethod
     def loss(self, batch: Any) -> Tensor:
-        """What `task.loss` computes: a scalar, summed over units."""
+        """Return the result of `task.loss`: a scalar, summed over units."""
 
     @abstractmethod
     def outputs(self, batch: Any) -> Tensor:
-        """What `task.outputs` computes: a row per unit."""
+        """Return the results of `task.outputs`: a row per unit."""
 
     def gradients(self, batch: Any) -> tuple[float, dict[str, NDArray[Any]]]:
-        """Loss and dense gradients by name."""
+        """Return the loss and dense gradients by name."""
         for weight in self.weights.values():
             weight.grad = None
         loss = self.loss(batch)
@@ -99,34 +99,34 @@ class TorchProgram(ABC):
         self._loss = loss.detach()
 
     def _clip(self, bound: float) -> None:
-        """`torch.nn.utils.clip_grad_norm_`, which takes no sparse gradients, with them."""
+        """Clip like `torch.nn.utils.clip_grad_norm_`, but with sparse gradients, which that function rejects."""
         for name in self.sparse:
             if (grad := self.weights[name].grad) is not None:
-                self.weights[name].grad = grad.coalesce()  # else rows that occur twice count as two
+                self.weights[name].grad = grad.coalesce()  # otherwise rows that occur twice count as two
         grads = [w.grad for w in self.weights.values() if w.grad is not None]
         values = [grad.values() if grad.is_sparse else grad for grad in grads]
         scale = bound / (torch.linalg.vector_norm(torch.stack(torch._foreach_norm(values))) + 1e-6)
         torch._foreach_mul_(values, scale.clamp(max=1.0))
 
     def last_loss(self) -> float:
-        """Loss of the latest step, before its update."""
+        """Return the loss of the latest step, before its update."""
         assert self._loss is not None
         return self._loss.item()
 
     @torch.inference_mode()
     def infer(self, batch: Any) -> Tensor:
-        """Outputs without gradients."""
+        """Return outputs without gradients."""
         return self.outputs(batch)
 
     def lookup(self, table: str, rows: Tensor) -> Tensor:
-        """Rows of an embedding table; their gradient is sparse."""
+        """Return rows of an embedding table; their gradient is sparse."""
         return torch.nn.functional.embedding(rows, self.weights[table], sparse=True)
 
     @staticmethod
     def column(array: NDArray[Any]) -> Tensor:
-        """Ints of a batch as an index, a copy: batches are read-only."""
+        """Copy ints of a batch into an index tensor: batches are read-only."""
         return torch.from_numpy(array.astype(np.int64))
 
     def linear(self, name: str, x: Tensor) -> Tensor:
-        """`vpps.nn.Linear` of that name."""
+        """Return the `vpps.nn.Linear` of that name, applied to x."""
         return torch.nn.functional.linear(x, self.weights[f"{name}/W"], self.weights.get(f"{name}/b"))

@@ -1,8 +1,8 @@
-"""Networks that compose neighbours again and again, in PyTorch: a level of all sentences at once.
+"""Pyramid networks, which compose neighbours repeatedly, in PyTorch: a level of all sentences at once.
 
 A level is ordered by position, and within a position by the sentences' length, the longest first. Then the right
-neighbours of what the next level composes are the level without its first position, sentences that end at a level are
-the last rows of its first position, and only the left neighbours must be gathered.
+neighbours that the next level reads are the level without its first position. Sentences that end at a level are the
+last rows of its first position. Only the left neighbours must be gathered.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ State = tuple[Tensor, ...]
 
 
 class Order(NamedTuple):
-    """The words of a mini-batch by position, and what levels read.
+    """The words of a mini-batch by position, and the rows that levels read.
 
     Attributes:
-        rows: of the words, in the batch.
-        alive: (longest + 1,) how many sentences are longer than t words; 0 in the end.
-        begins: (longest + 1,) where position t begins in the words.
-        left: those of the words that have a right neighbour, by position.
-        place: (sentences,) the place of each by length.
+        rows: rows of the words in the batch.
+        alive: (longest + 1,) number of sentences longer than t words; 0 in the end.
+        begins: (longest + 1,) offset of position t in the words.
+        left: words that have a right neighbour, by position.
+        place: (sentences,) rank of each by length.
     """
 
     rows: Tensor
@@ -41,7 +41,7 @@ class Order(NamedTuple):
 
     @classmethod
     def of(cls, offsets: NDArray[np.int64]) -> Order:
-        """From the offsets of the pyramids' vertices: n (n + 1) / 2 each, the n words first."""
+        """Take the offsets of the pyramids' vertices: n (n + 1) / 2 each, the n words first."""
         sizes = np.diff(offsets)
         lengths = ((np.sqrt(8 * sizes + 1) - 1) / 2).round().astype(np.int64)
         by_length = np.argsort(-lengths, kind="stable")
@@ -66,11 +66,11 @@ class PyramidProgram(TorchProgram):
 
     @abstractmethod
     def leaf(self, words: Tensor) -> State:
-        """States of words (n,)."""
+        """Return states of words (n,)."""
 
     @abstractmethod
     def inner(self, left: State, right: State) -> State:
-        """States of pairs of neighbours."""
+        """Return states of pairs of neighbours."""
 
     def loss(self, batch: Any) -> Tensor:
         return F.cross_entropy(self.outputs(batch), self.column(batch["label"]), reduction="sum")
@@ -81,7 +81,7 @@ class PyramidProgram(TorchProgram):
         return self.linear("mlp/output", self.linear("mlp/hidden", tops).tanh())
 
     def tops(self, batch: Any, words: Tensor) -> Tensor:
-        """The tops' h, (sentences, hidden)."""
+        """Return the tops' h, (sentences, hidden)."""
         order = Order.of(batch.offsets)
         alive, begins = order.alive, order.begins
         state = self.leaf(words[order.rows])
@@ -95,7 +95,7 @@ class PyramidProgram(TorchProgram):
         return torch.cat(finished[::-1]).index_select(0, order.place)
 
     def one_by_one(self, batch: Any, words: Tensor) -> Tensor:
-        """The same, a vertex at a time."""
+        """Return `tops`, computed a vertex at a time."""
         tops = []
         for begin, end in zip(batch.offsets[:-1].tolist(), batch.offsets[1:].tolist(), strict=True):
             own = words[begin:end]
@@ -107,7 +107,7 @@ class PyramidProgram(TorchProgram):
 
 
 class TdRnn(PyramidProgram):
-    """`vpps.zoo.TDRNNSentiment`."""
+    """PyTorch program of `vpps.zoo.TDRNNSentiment`."""
 
     def leaf(self, words: Tensor) -> State:
         return (self.lookup("words", words),)
@@ -119,7 +119,7 @@ class TdRnn(PyramidProgram):
 
 
 class TdLstm(PyramidProgram):
-    """`vpps.zoo.TDLSTMSentiment`. A state is h and c."""
+    """PyTorch program of `vpps.zoo.TDLSTMSentiment`. A state is h and c."""
 
     def leaf(self, words: Tensor) -> State:
         w = self.weights

@@ -17,15 +17,15 @@ DIRECTIONS = ("forward", "backward")
 
 
 def in_order(weights: Tensor) -> Tensor:
-    """Rows of gates i f o u, as vpps has them, to PyTorch's i f u o; or back."""
+    """Convert rows of gates between vpps's order, i f o u, and PyTorch's, i f u o."""
     i, f, o, u = weights.chunk(4)
     return torch.cat([i, f, u, o])
 
 
 class BiLstmTagger(TorchProgram):
-    """`vpps.zoo.BiLSTMTagger`.
+    """PyTorch program of `vpps.zoo.BiLSTMTagger`.
 
-    The weights of the two directions are kept one behind the other, "bilstm/U" (2, 4H, H), gates in PyTorch's order.
+    The weights of the two directions are stacked, "bilstm/U" (2, 4H, H), with gates in PyTorch's order.
     """
 
     bilstms: ClassVar[tuple[str, ...]] = ("bilstm",)
@@ -49,19 +49,19 @@ class BiLstmTagger(TorchProgram):
         return loss, found
 
     def run(self, name: str, x: Tensor, chains: PackedChains) -> Tensor:
-        """States of a BiLSTM in its order of computation, (2, n, H), from inputs in that order."""
+        """Return states of a BiLSTM in its order of computation, (2, n, H), from inputs in that order."""
         return both_directions(x, *(self.weights[f"{name}/{part}"] for part in "WUb"), chains)
 
     def one_by_one(self, name: str, x: Tensor, offsets: NDArray[np.int64]) -> Tensor:
-        """The same in the batch's order, from inputs in that order."""
+        """Return states in the batch's order, from inputs in that order."""
         return vertex_by_vertex(x, *(self.weights[f"{name}/{part}"] for part in "WUb"), offsets.tolist())
 
     def inputs(self, batch: Any) -> Tensor:
-        """The vector of every word, (n, embedding), in the batch's order."""
+        """Return the vector of every word, (n, embedding), in the batch's order."""
         return self.lookup("words", self.column(batch["word"]))
 
     def states(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """The states of every word in each direction, (n, H), in the batch's order."""
+        """Return the states of every word in each direction, (n, H), in the batch's order."""
         if self.per_node:
             forward, backward = self.one_by_one("bilstm", self.inputs(batch), batch.offsets)
             return forward, backward
@@ -70,11 +70,11 @@ class BiLstmTagger(TorchProgram):
         return h[0].index_select(0, chains.places[0]), h[1].index_select(0, chains.places[1])
 
     def chains(self, batch: Any) -> Any:
-        """The chains of words."""
+        """Return the chains of words."""
         return batch
 
     def ordered_inputs(self, batch: Any, chains: PackedChains) -> Tensor:
-        """The vectors of the words in the order of computation of each direction, (2, n, embedding)."""
+        """Return the words' vectors in the order of computation of each direction, (2, n, embedding)."""
         return self.lookup("words", self.column(batch["word"])[chains.vertices])
 
     def outputs(self, batch: Any) -> Tensor:
@@ -85,7 +85,7 @@ class BiLstmTagger(TorchProgram):
 
 
 class BiLstmCharTagger(BiLstmTagger):
-    """`vpps.zoo.BiLSTMCharTagger`. In a mini-batch every distinct rare word is read once."""
+    """PyTorch program of `vpps.zoo.BiLSTMCharTagger`. Reads every distinct rare word of a mini-batch once."""
 
     sparse = ("words", "characters")
     bilstms = ("spelling", "bilstm")
@@ -102,12 +102,12 @@ class BiLstmCharTagger(BiLstmTagger):
             return self.lookup("words", words)
         rare = torch.from_numpy(batch.rare)
         frequent = self.lookup("words", words[~rare])
-        # Rows of the words of the vocabulary, then of the rare ones; which of them each word has.
+        # Rows of the vocabulary's words, then of the rare ones; `row` is each word's row.
         row = torch.where(rare, len(frequent) + torch.from_numpy(batch.spelling), rare.logical_not().cumsum(0) - 1)
         return torch.cat([frequent, self.spelled(batch.spellings)]).index_select(0, row)
 
     def spelled(self, spellings: Any) -> Tensor:
-        """The vector of every spelling, (spellings, embedding): the last state of each direction."""
+        """Return the vector of every spelling, (spellings, embedding): the last state of each direction."""
         characters = self.column(spellings["character"])
         last, first = torch.from_numpy(spellings.offsets[1:] - 1), torch.from_numpy(spellings.offsets[:-1])
         if self.per_node:

@@ -15,15 +15,15 @@ from peers.torch_zoo.lstm import LstmProgram
 
 
 class EncoderDecoder(LstmProgram):
-    """`vpps.zoo.EncoderDecoder`."""
+    """PyTorch program of `vpps.zoo.EncoderDecoder`."""
 
     sparse = ("source_words", "target_words")
     lstms = ("encoder", "decoder")
 
     def states(self, batch: Any) -> Tensor:
-        """What is predicted from, (target words, hidden)."""
+        """Return the states that predict target words, (target words, hidden)."""
         kind, n = batch.kind, len(batch)
-        # Along the chains: the set may have the source backwards.
+        # Order along the chains: the set may store the source in reverse.
         order = np.lexsort((batch.levels, kind, batch.graph_of_vertex))
         of_source, of_target = order[kind[order] == 0], order[kind[order] == 1]
         lengths, target_lengths = (
@@ -62,7 +62,7 @@ class EncoderDecoder(LstmProgram):
         return torch.stack(found)
 
     def losses(self, batch: Any, reduction: str) -> Tensor:
-        """Cross entropy of the target words: (n,), or their sum."""
+        """Return the cross entropy of the target words: (n,), or their sum."""
         states, following = self.states(batch), self.column(batch["next"][batch.kind == 1])
         if not self.per_node:
             return F.cross_entropy(self.linear("output", states), following, reduction=reduction)

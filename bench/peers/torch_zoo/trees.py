@@ -15,15 +15,15 @@ from peers.torch_zoo.program import TorchProgram
 
 
 class TreeProgram(TorchProgram):
-    """States of all nodes, a linear classifier on them or on the roots'."""
+    """States of all nodes, and a linear classifier on them or on the roots'."""
 
     def logits(self, h: Tensor) -> Tensor:
-        """Of states (n, hidden)."""
+        """Return logits of states (n, hidden)."""
         return self.linear("output", h)
 
     @abstractmethod
     def states(self, batch: Any) -> Tensor:
-        """h of every node, (n, hidden)."""
+        """Return h of every node, (n, hidden)."""
 
     def loss(self, batch: Any) -> Tensor:
         h, labels = self.states(batch), self.column(batch["label"])
@@ -37,7 +37,7 @@ class TreeProgram(TorchProgram):
 
 
 class TreeLstm(TreeProgram):
-    """`vpps.zoo.TreeLSTMSentiment`. A state is c and h side by side."""
+    """PyTorch program of `vpps.zoo.TreeLSTMSentiment`. A state is c and h side by side."""
 
     types: ClassVar[tuple[str, ...]] = ("tree_lstm",)
     """Names of the cells at inner nodes, by type of node."""
@@ -70,13 +70,13 @@ class TreeLstm(TreeProgram):
 
 
 class TwoTypeTreeLstm(TreeLstm):
-    """`vpps.zoo.TwoTypeTreeLSTMSentiment`."""
+    """PyTorch program of `vpps.zoo.TwoTypeTreeLSTMSentiment`."""
 
     types = ("tree_lstm", "tree_lstm_2")
 
 
 class ChildSumTreeLstm(TreeProgram):
-    """`vpps.zoo.ChildSumTreeLSTMSentiment`. A state is c and h side by side."""
+    """PyTorch program of `vpps.zoo.ChildSumTreeLSTMSentiment`. A state is c and h side by side."""
 
     def states(self, batch: Any) -> Tensor:
         w, H = self.weights, self.settings.hidden
@@ -103,7 +103,7 @@ class ChildSumTreeLstm(TreeProgram):
 
 
 class TreeGru(TreeProgram):
-    """`vpps.zoo.TreeGRUSentiment`."""
+    """PyTorch program of `vpps.zoo.TreeGRUSentiment`."""
 
     def states(self, batch: Any) -> Tensor:
         w, H = self.weights, self.settings.hidden
@@ -124,7 +124,7 @@ class TreeGru(TreeProgram):
 
 
 class RvNN(TreeProgram):
-    """`vpps.zoo.RvNNSentiment`."""
+    """PyTorch program of `vpps.zoo.RvNNSentiment`."""
 
     def logits(self, h: Tensor) -> Tensor:
         return self.linear("mlp/output", self.linear("mlp/hidden", h).tanh())
@@ -142,7 +142,7 @@ class RvNN(TreeProgram):
 
 
 class MvRnn(TreeProgram):
-    """`vpps.zoo.MVRNNSentiment`.
+    """PyTorch program of `vpps.zoo.MVRNNSentiment`.
 
     A state is the vector and the transposed matrix: the transposes of both parts side by side are rows that W_M
     multiplies in one product for the whole level.

@@ -1,4 +1,4 @@
-"""What tests of passes share: traced cells as lists of operations, and equality of results with passes on and off."""
+"""Shared by tests of passes: traced cells as lists of operations, and equality of results with passes on and off."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ Results = tuple[float, Mapping[str, NDArray[np.float32]], list[NDArray[np.float3
 
 
 def traced(function: Callable[..., object], *kinds: object) -> TracedCell:
-    """A cell's program; kinds are shapes of vectors, `int`, or lists that hold the shape of a list's elements."""
+    """Return a cell's program. kinds: shapes of vectors, `int`, or lists that hold the shape of a list's elements."""
     made = [Int() if k is int else List(k[0]) if isinstance(k, list) else Vector(k) for k in kinds]
     return trace("cell", function, tuple(made), {})
 
 
 def operations(cell: TracedCell) -> list[str]:
-    """Names of the operations that results depend on, in order."""
+    """Return names of the operations that results depend on, in order."""
     live = live_nodes(cell.nodes, cell.outputs)
     return [n.op.name for n, used in zip(cell.nodes, live, strict=True) if used and n.op.form not in SOURCES]
 
 
 def lowered(handle: vpps.Handle, name: str) -> list[LoweredCell]:
-    """What the latest plan has of a cell, part by part."""
+    """Return the latest plan's parts of a cell."""
     assert handle._engine.plan is not None
     return [b.cell.lowered for b in handle._engine.plan.blocks if b.cell.cell.name.endswith(name)]
 
 
 def notes(handle: vpps.Handle, name: str) -> list[tuple[str, str]]:
-    """What passes say of a cell."""
+    """Return the passes' notes on a cell."""
     assert handle._engine.planner is not None
     return next(found for cell, found in handle._engine.planner.cells.notes.items() if cell.name.endswith(name))
 
 
 def assert_passes_agree(build: Build, several: Sequence[Passes], vps: int = 2, seed: int = 3) -> None:
-    """Values are equal to the bit with some passes and with others, in training and inference, under both schedules;
-    gradients to rounding.
+    """Assert that values are equal to the bit under different passes, in training and inference, under both schedules,
+    and that gradients are equal to rounding.
 
     Args:
-        build: makes parameters, graph, loss and values to compare; the same ones for equal seeds.
-        several: the passes; the first are what the others are compared with.
+        build: makes parameters, graph, loss and values to compare; equal for equal seeds.
+        several: the passes; all are compared with the first.
     """
     for schedule in SCHEDULES:
         expected, *others = (results(build, passes, schedule, vps, seed) for passes in several)
@@ -62,7 +62,7 @@ def assert_passes_agree(build: Build, several: Sequence[Passes], vps: int = 2, s
 
 
 def assert_node_passes_change_no_bit_forward(build: Build) -> None:
-    """The same of folded constants and common subexpressions, which are always on: this test takes them away."""
+    """Assert this for constant folding and common subexpressions, which are always on: the test removes them."""
     for schedule in SCHEDULES:
         found = results(build, NONE, schedule)
         with mock.patch.object(nodes, "NODE_PASSES", ()):
@@ -70,7 +70,7 @@ def assert_node_passes_change_no_bit_forward(build: Build) -> None:
 
 
 def results(build: Build, passes: Passes, schedule: str, vps: int = 2, seed: int = 3) -> Results:
-    """Loss, gradients and values of what is built; values are those of inference, too."""
+    """Return loss, gradients and values of the built graph; values are also those of inference."""
     model = vpps.Model(seed=seed)
     graph, loss, values = build(model)
     with vpps.Handle(model, vps=vps, schedule=schedule, passes=passes) as handle:
@@ -82,7 +82,7 @@ def results(build: Build, passes: Passes, schedule: str, vps: int = 2, seed: int
 
 
 def assert_same(found: Results, expected: Results) -> None:
-    """Loss and values to the bit, gradients to rounding."""
+    """Assert that loss and values are equal to the bit, gradients to rounding."""
     largest = max(float(np.linalg.norm(g)) for g in expected[1].values())
     assert np.float32(found[0]).tobytes() == np.float32(expected[0]).tobytes()
     for a, b in zip(found[2], expected[2], strict=True):

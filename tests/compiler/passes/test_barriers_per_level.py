@@ -1,4 +1,4 @@
-"""One barrier per level, forward and backward, for the cells that recur most; counted, and executed."""
+"""One barrier per level, forward and backward, for the most recurrent cells: counted, and executed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tree_lstm(levels: int) -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
 
 
 def gru(levels: int) -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
-    """With the reset gate after the product (cuDNN's form): one product with the state."""
+    """A GRU with the reset gate after the product (cuDNN's form): one product with the state."""
     model = vpps.Model(seed=1)
     W, U = model.parameter("W", (3 * HIDDEN, 20)), model.parameter("U", (3 * HIDDEN, HIDDEN))
     b = model.parameter("b", (3 * HIDDEN,), init="normal")

@@ -1,4 +1,4 @@
-"""Layout inside a cell: stacked parameters get an order in which what is done to neighbours is done at once."""
+"""Layout inside a cell: orders stacked parameters so that ops on neighbouring rows become one op."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Weights = dict[str, vpps.Parameter]
 
 
 def gates(model: vpps.Model, name: str, letters: str, columns: int = H) -> Weights:
-    """A matrix for each gate; a vector where there are no columns."""
+    """Return a matrix for each gate; a vector if `columns` is zero."""
     shape = (H, columns) if columns else (H,)
     return {g: model.parameter(f"{name}{g}", shape, init="normal") for g in letters}
 
 
 def counted(cells: list[TracedCell], model: vpps.Model) -> list[Counter[str]]:
-    """How many operations of each name cells have after horizontal fusion."""
+    """Count each cell's operations by name after horizontal fusion."""
     stacks = find_stacks(cells, list(model), 32)
     return [Counter(operations(horizontal(cell, stacks)[0])) for cell in cells]
 
@@ -43,7 +43,7 @@ def stacked(cells: list[TracedCell], model: vpps.Model) -> list[str]:
 def lstm(
     model: vpps.Model, biases: Weights, w: str = "ifou", u: str = "ifou", sums: str = "ifou", name: str = ""
 ) -> Callable[..., Any]:
-    """An LSTM whose products of the input, of the state, and their sums are written in orders of their own."""
+    """An LSTM whose products of the input, products of the state, and sums are written in separate orders."""
     W, U = gates(model, f"{name}W", w, IN), gates(model, f"{name}U", u)
 
     def step(x: vpps.Expression, h: vpps.Expression, c: vpps.Expression) -> tuple[vpps.Expression, vpps.Expression]:
@@ -56,7 +56,7 @@ def lstm(
     return step
 
 
-# ---- what becomes one
+# ---- ops that become one
 
 
 def test_gates_written_in_another_order_are_one_sum():
@@ -97,7 +97,7 @@ def test_gates_of_one_activation_lie_together():
 
 
 def test_a_sum_of_some_gates_is_one():
-    """A GRU gate by gate: two of the input's three products meet products of the state."""
+    """A GRU gate by gate: two of the input's three products are added to products of the state."""
     model = vpps.Model()
     W, U, V = gates(model, "W", "rnz", IN), gates(model, "U", "zr"), model.parameter("V", (H, H))
 
@@ -113,7 +113,7 @@ def test_a_sum_of_some_gates_is_one():
 
 
 def test_what_is_placed_stays_where_no_other_order_is_better():
-    """Another order would be another kernel where weights are on the chip."""
+    """Another order would need another kernel if weights are on the chip."""
     model = vpps.Model()
     W = gates(model, "W", "ifo", IN)
     sigmoids = traced(lambda x: tuple(vpps.sigmoid(W[g] @ x) for g in "ifo"), (IN,))
@@ -138,7 +138,7 @@ def test_part_of_a_stacked_bias_is_read_where_it_is():
 
 @pytest.mark.parametrize("cut, parts", [(H, (4, 3, 1)), (H // 2, (4, 3, 2))])
 def test_a_slice_of_gates_is_dealt_like_them(cut: int, parts: tuple[int, int, int]):
-    """A gate that is cut further does not keep the others from being dealt as gates."""
+    """Slicing a gate further does not stop the others from being dealt as gates."""
     W = vpps.Model().parameter("W", (4 * H, IN))
 
     def cell(x: vpps.Expression) -> tuple[vpps.Expression, vpps.Expression]:
@@ -158,7 +158,7 @@ def test_a_slice_of_gates_is_dealt_like_them(cut: int, parts: tuple[int, int, in
 
 
 def network(drawn: list[tuple[str, str, str]]) -> Build:
-    """Chains of LSTMs in turns whose gates are written in the drawn orders; they share the biases."""
+    """Chains of several LSTMs in turn, with gates in the drawn orders; they share the biases."""
 
     def build(model: vpps.Model) -> tuple[vpps.Graph, vpps.Expression, list[vpps.Expression]]:
         rng = np.random.default_rng(0)
@@ -189,7 +189,7 @@ def test_gates_in_any_order_give_the_same_bits(drawn: list[tuple[str, str, str]]
 @pytest.mark.cpu
 @pytest.mark.parametrize("train", [True, False])
 def test_gates_in_any_order_run_as_in_one(train: bool):
-    """Instructions and barriers are those of an LSTM whose gates are all written in one order."""
+    """Instructions and barriers equal those of an LSTM whose gates are all written in one order."""
     plans = []
     for written in (("ifou", "ifou", "ifou"), ("iufo", "uofi", "foui")):
         model = vpps.Model(seed=1)

@@ -1,4 +1,4 @@
-"""Chains: a tail takes a product's result on the chip, where it can; no bit changes; a wrong pair is found."""
+"""Chains: a tail takes a product's result on the chip if possible. No bit changes; the verifier finds a wrong pair."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FUSED, UNFUSED = Passes(), Passes(fusion=False)
 class Gated:
     """A layer of two gates. `kept`: the product itself is a result of the cell, too.
 
-    With 40 units on four virtual processors a block owns 20 rows, so results of 64 vectors wait for a tail at most.
+    With 40 units on four virtual processors a block owns 20 rows, so at most 64 vectors of results wait for a tail.
     """
 
     def __init__(self, kept: bool = False) -> None:
@@ -46,7 +46,7 @@ class Gated:
         self.layer = layer
 
     def batch(self, n: int) -> tuple[vpps.Graph, E]:
-        """The layer of n vectors."""
+        """Return the layer of n vectors."""
         graph, rng = vpps.Graph(), np.random.default_rng(n)
         made = [graph.call(self.layer, graph.input(rng.normal(size=24))) for _ in range(n)]
         ys = [part for one in made for part in (one if isinstance(one, tuple) else (one,))]
@@ -60,7 +60,7 @@ def plan_of(handle: vpps.Handle) -> Plan:
 
 
 def chains(plan: Plan) -> list[tuple[Decoded, Decoded]]:
-    """Products of forward with the tails that are executed with them, of the first virtual processor."""
+    """Return forward's products with their chained tails, of the first virtual processor."""
     found = list(instructions(plan.script, entry_points(plan.script)[0]))
     return [(a, b) for a, b in pairwise(found) if a.flags & Flag.CHAINED]
 
@@ -69,7 +69,7 @@ def chains(plan: Plan) -> list[tuple[Decoded, Decoded]]:
 def test_results_are_those_of_the_reference_and_of_unfused_instructions(
     n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of one tile, of as many vectors as have room, and of more."""
+    """Cases: vectors of one tile, as many vectors as fit, and more."""
     widen(monkeypatch, SimtMachine, know_gradients)  # as in test_fusion.py
     net = Gated()
     graph, loss = net.batch(n)

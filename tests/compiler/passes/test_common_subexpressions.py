@@ -1,4 +1,4 @@
-"""Common subexpressions: what is written twice is computed once, and nothing else is."""
+"""Common subexpressions: equal expressions are computed once, and all others stay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_equal_products_and_gates_are_one():
     assert said == "duplicates removed: 1 @, 1 tanh"
     assert found.outputs[1] == 2  # the first tanh
     assert len(found.nodes) == len(cell.nodes)
-    assert operations(cell).count("tanh") == 2  # the user's program is as it was
+    assert operations(cell).count("tanh") == 2  # the user's program is unchanged
 
 
 @pytest.mark.parametrize("op, once", [(vpps.dot, True), (vpps.maximum, False), (vpps.minimum, False)])

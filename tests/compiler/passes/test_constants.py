@@ -1,4 +1,4 @@
-"""Constant folding: what changes nothing goes, and nothing that changes a bit is done."""
+"""Constant folding: removes ops without effect, and only if no bit changes."""
 
 from __future__ import annotations
 

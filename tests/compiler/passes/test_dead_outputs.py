@@ -1,4 +1,4 @@
-"""Dead outputs: nothing flows back from what nobody reads; in inference it is not computed."""
+"""Dead outputs: an unread output gets no backward, and inference does not compute it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ H = 20
 
 
 class Net:
-    """A recurrent cell with three results, of which graphs read what they like."""
+    """A recurrent cell with three results; graphs read any of them."""
 
     def __init__(self, model: vpps.Model) -> None:
         self.U, self.V, self.W = (model.parameter(name, (H, H)) for name in "UVW")
 
     @vpps.cell
     def step(self, x: vpps.Expression, h: vpps.Expression) -> tuple[vpps.Expression, vpps.Expression, vpps.Expression]:
-        """The next state, a prediction made of it, and another one."""
+        """Return the next state, a prediction from it, and another one."""
         h = vpps.tanh(self.U @ h + x)
         return h, vpps.tanh(self.V @ h), vpps.sigmoid(self.W @ h) * h
 
     def chain(self, n: int, reads: int = 1) -> tuple[vpps.Graph, vpps.Expression, list[tuple[vpps.Expression, ...]]]:
-        """A graph, a loss that reads the first so many results, and all results."""
+        """Return a graph, a loss that reads the first `reads` results, and all results."""
         rng = np.random.default_rng(0)
         graph = vpps.Graph()
         h = graph.zeros(H)
@@ -46,13 +46,13 @@ class Net:
 
 
 def multiplied(cell: LoweredCell) -> list[str]:
-    """The matrices of a cell's products."""
+    """Return the matrices of a cell's products."""
     products = [cell.cell.nodes[i.node].parameter for i in cell.forward if i.name == "matvec"]
-    return ["U" if p is None else p.name for p in products]  # U's product adds x
+    return ["U" if p is None else p.name for p in products]  # U's product includes the sum with x
 
 
 def unread_of(model: vpps.Model, graph: vpps.Graph, asked: list[vpps.Expression]) -> list[str]:
-    """What is said of outputs that nothing reads where these values are asked for."""
+    """Return the notes on unread outputs when these values are requested."""
     planner = Planner(Distribution(model, 1, 16, 0, train=False))
     planner.plan_forward(graph, asked)
     notes = [note for of_cell in planner.cells.notes.values() for note in of_cell]
@@ -69,7 +69,7 @@ def test_what_needed_vertices_read_is_read():
 
     assert unread(loss) == ["nothing reads outputs 2, 3 of 3"]
     assert unread(loss, found[1][2]) == ["nothing reads output 2 of 3"]
-    other = vpps.sum(found[2][1])  # read, but not by what the loss depends on
+    other = vpps.sum(found[2][1])  # read, but the loss does not depend on it
     assert unread(loss) == ["nothing reads outputs 2, 3 of 3"]
     assert unread(loss, other) == ["nothing reads output 3 of 3"]
     assert unread(found[2][2]) == ["nothing reads output 2 of 3"]
@@ -131,7 +131,7 @@ def test_a_loss_that_depends_on_nothing_trained_is_refused():
 
 
 def test_infinite_dead_outputs_reach_no_weight():
-    """Zero times infinity is no number: without a backward there is none."""
+    """Zero times infinity is NaN: without a backward it does not arise."""
     model = vpps.Model()
     W = model.parameter("W", (H, H), init="ones")
 

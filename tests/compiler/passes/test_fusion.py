@@ -1,4 +1,4 @@
-"""Tails: what fusion makes of cells, and that results are those of the unfused instructions, to the bit."""
+"""Tails: fusion's results for cells, which equal those of the unfused instructions, to the bit."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ FUSED = Passes()
 
 
 def results(model: vpps.Model, batches: list[Batch], passes: Passes, **options: object) -> Results:
-    """Bits of losses, gradients and inference, then of the weights after a step of each batch.
+    """Return bits of losses, gradients and inference, then of the weights after a step of each batch.
 
-    The example makes one kernel, or library of tails, of what would be one for every kind of call.
+    The `one_kernel` fixture makes one kernel or tail library serve all kinds of calls.
     """
     found: Results = []
     before, step = {p.name: p.numpy().copy() for p in model}, model.step
@@ -65,12 +65,12 @@ def results(model: vpps.Model, batches: list[Batch], passes: Passes, **options: 
 
 @pytest.fixture
 def one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel of an example does for all calls of `results`."""
+    """Make one kernel serve all calls of `results`."""
     widen(monkeypatch, SimtMachine, know_gradients)
 
 
 def assert_same(model: vpps.Model, batches: list[Batch], *schedules: tuple[int, str], **options: object) -> None:
-    """With every (number of virtual processors, schedule): bits of the unfused instructions depend on neither."""
+    """Compare with every (number of virtual processors, schedule); unfused bits depend on neither."""
     (vps, schedule), *_ = schedules
     expected = results(model, batches, UNFUSED, vps=vps, schedule=schedule, verify=False, **options)
     for vps, schedule in schedules:
@@ -129,7 +129,7 @@ def test_constants_of_a_tail_are_told_apart_by_their_bits() -> None:
 
 @pytest.mark.parametrize("target", ["cpu", "simt", "cuda"])
 def test_pieces_of_several_instructions_are_not_taken_for_one(target: str) -> None:
-    """The zeros of what is not read of `v`, run beside all but one of the pieces of a sum: as many as it has."""
+    """The zeros for the unread part of `v` run beside all but one of a sum's pieces: as many pieces as the sum has."""
     model = vpps.Model(seed=0)
     table = model.lookup("table", (6, 3), init="normal")
 
@@ -153,7 +153,7 @@ def test_pieces_of_several_instructions_are_not_taken_for_one(target: str) -> No
 
 
 def every_elementwise_op() -> tuple[vpps.Model, list[Batch]]:
-    """In one cell, of which there are three."""
+    """One cell with every op, called three times."""
     model = vpps.Model(seed=2)
     a, b = (model.parameter(name, (70,), init="normal") for name in "ab")
 
@@ -180,7 +180,7 @@ def test_every_elementwise_op() -> None:
     assert_same(model, batches, (2, "vector"), target="simt")
 
 
-# ---- what becomes of cells
+# ---- fusion of cells
 
 
 class Gated:
@@ -327,7 +327,7 @@ NAME_OF_PROGRAM = "Tail_73b73fe4"
 @pytest.mark.host
 @pytest.mark.parametrize("op", [op for op in OPS.values() if op.form is Form.MAP and op.reads], ids=lambda op: op.name)
 def test_the_op_table_says_what_device_code_reads(op: object) -> None:
-    """A parameter without a name is not read."""
+    """Device code does not read a parameter without a name."""
     assert hasattr(op, "device")
     text = (template_dir() / "ops" / "elementwise.cuh").read_text()
     body = text[text.index(f"struct {op.device} {{") :]

@@ -1,4 +1,4 @@
-"""Horizontal fusion: products of one vector are one, wherever all cells agree; parameters stay the user's."""
+"""Horizontal fusion: products of one vector merge if all cells agree; the user keeps separate parameters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ON, OFF = replace(NONE, horizontal=True), NONE
 
 
 class Gates:
-    """An LSTM as textbooks write it, gate by gate, and a classifier of its last state."""
+    """An LSTM in textbook form, gate by gate, and a classifier of its last state."""
 
     def __init__(self, model: vpps.Model, hidden: int = H, inputs: int = IN) -> None:
         self.hidden, self.inputs = hidden, inputs
@@ -52,7 +52,7 @@ class Gates:
     def step(
         self, x: vpps.Expression, h: vpps.Expression, c: vpps.Expression
     ) -> tuple[vpps.Expression, vpps.Expression]:
-        """The next (h, c)."""
+        """Return the next (h, c)."""
         i, f, o, u = (self.W[g] @ x + self.U[g] @ h + self.b[g] for g in GATES)
         c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f) * c
         return vpps.sigmoid(o) * vpps.tanh(c), c
@@ -60,7 +60,7 @@ class Gates:
     def batch(
         self, seed: int, sequences: int = 3, longest: int = 5
     ) -> tuple[vpps.Graph, vpps.Expression, list[vpps.Expression]]:
-        """Random sequences; graph, loss and states."""
+        """Record random sequences; returns graph, loss and states."""
         rng = np.random.default_rng(seed)
         graph = vpps.Graph()
         losses, states = [], []
@@ -74,11 +74,11 @@ class Gates:
 
 
 def stacked(stacks: Stacks) -> list[str]:
-    """Names of the members of each stack."""
+    """Return names of the members of each stack."""
     return [stack.name for stack in stacks.all]
 
 
-# ---- what is stacked
+# ---- stacked parameters
 
 
 def test_gates_are_stacked_with_their_biases():
@@ -95,7 +95,7 @@ def test_gates_are_stacked_with_their_biases():
     assert [n.shape for n in found.nodes[: len(cell.nodes)] if n.op.name == "tanh"] == [(H,), (H,)]
 
 
-# Cells, of matrices A, B and C of 8 x 8, D of 16 x 8, biases a and b; T is not trained, G has another optimizer.
+# Cells of 8 x 8 matrices A, B and C, a 16 x 8 matrix D, biases a and b; T is not trained, G has another optimizer.
 ALL = "A @ x + B @ x + C @ x"
 BIASED = "vpps.tanh(A @ x + a) * (b + B @ x)"
 STACKED: list[tuple[list[str], list[str]]] = [
@@ -187,7 +187,7 @@ def test_members_are_trained_as_by_themselves(optimizer: vpps.Optimizer, tmp_pat
 
 
 class Run:
-    """Training with cells that agree on what is stacked, or do not."""
+    """Training with cells that agree on the stacks, or do not."""
 
     def __init__(self, model: vpps.Model) -> None:
         self.model = model
@@ -196,7 +196,7 @@ class Run:
     def train(self, handle: vpps.Handle, kinds: tuple[int, ...]) -> dict[str, bytes]:
         for kind in kinds:
             graph, loss, states = self.net.batch(kind)
-            if kind == 0:  # a matrix by itself
+            if kind == 0:  # a lone matrix
                 loss = loss + vpps.sum(vpps.tanh(self.net.U["f"] @ states[0]))
             elif kind == 2:  # two gates, in another order
                 U = self.net.U
@@ -213,7 +213,7 @@ class Run:
 @pytest.mark.parametrize("again", ["handle", "model", "restore", "trace"])
 @pytest.mark.parametrize("order", [(0, 1, 1, 2), (2, 1, 0, 1)])
 def test_a_resumed_run_stacks_what_one_without_a_break_does(again: str, order: tuple[int, ...], tmp_path: Path):
-    """What was seen before decides what is stacked, and so in which order gradients are summed."""
+    """Earlier cells decide the stacks, and so the order in which gradients are summed."""
     path = tmp_path / "model.safetensors"
     run = Run(vpps.Model(seed=6))
     with run.handle() as handle:
@@ -223,11 +223,11 @@ def test_a_resumed_run_stacks_what_one_without_a_break_does(again: str, order: t
         with run.handle() as handle:
             run.train(handle, order[:stop])
             run.model.save(path)
-            if again == "trace":  # another engine for a while
+            if again == "trace":  # another engine in between
                 with handle.trace():
                     run.train(handle, order[stop:3])
                 assert run.train(handle, order[3:]) == at_once
-            elif again == "restore":  # the same one, which has seen more meanwhile
+            elif again == "restore":  # the same engine, which has seen more in between
                 run.train(handle, order[stop:])
                 run.model.restore(path)
                 assert run.train(handle, order[stop:]) == at_once
@@ -240,7 +240,7 @@ def test_a_resumed_run_stacks_what_one_without_a_break_does(again: str, order: t
 
 
 def aside(kind: str, net: Gates) -> tuple[vpps.Graph, vpps.Expression]:
-    """A graph whose cell has a product as training has none."""
+    """Return a graph whose cell has a product that training does not have."""
     graph, _, states = net.batch(0, 1, 2)
     U = net.U["f"].model["other"] if kind == "another matrix" else net.U["f"]
 
@@ -253,7 +253,7 @@ def aside(kind: str, net: Gates) -> tuple[vpps.Graph, vpps.Expression]:
 
 @cache
 def trained_beside(kind: str, target: str) -> dict[str, bytes]:
-    """Four steps, and before each of them calls of such a kind."""
+    """Run four steps, each after calls of this kind."""
     model = vpps.Model(seed=6)
     net = Gates(model, hidden=32, inputs=32)
     model.parameter("other", (32, 32))
@@ -285,7 +285,7 @@ def trained_beside(kind: str, target: str) -> dict[str, bytes]:
     ],
 )
 def test_calls_between_steps_change_no_bit_of_them(kind: str, target: str, monkeypatch: pytest.MonkeyPatch):
-    """Only steps decide what is stacked and what the chip holds; other calls have it otherwise where they must."""
+    """Only steps decide the stacks and the weights on the chip; other calls use another layout if they must."""
     monkeypatch.setenv("VPPS_SIMT_RACES", "0")  # kernels compile sooner
     assert trained_beside(kind, target) == trained_beside("", target)
 
@@ -317,7 +317,7 @@ def test_ctrl_c_while_stacks_are_found_loses_no_cell() -> None:
 
 
 def places(x: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Everything in some JSON: what it is in, and under which key."""
+    """Return every place in a JSON tree: its container and its key."""
     for key in x if isinstance(x, dict) else range(len(x)) if isinstance(x, list) else ():
         found.append((x, key))
         places(x[key], found)
@@ -327,7 +327,7 @@ def places(x: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 @pytest.mark.cpu
 @pytest.mark.parametrize("seed", range(2))
 def test_a_forged_history_is_refused_or_harmless(seed: int, tmp_path: Path):
-    """It has a say in what is stacked, no more: what is accepted trains as without it."""
+    """A history affects only the stacks: training with an accepted one equals training without it."""
     path = tmp_path / "model.safetensors"
     run = Run(vpps.Model(seed=6))
     with run.handle() as handle:
@@ -392,7 +392,7 @@ def test_a_history_is_read_as_it_was_written():
 
 @pytest.mark.cpu
 def test_cells_that_differ_in_a_number_alone():
-    """What is done to the parts of a product, with numbers of their own, decides whether biases are stacked."""
+    """The ops on a product's parts, with numbers of their own, decide if biases are stacked."""
     model = vpps.Model(seed=1)
     A, B = (model.parameter(name, (H, 8)) for name in "AB")
     a, b = (model.parameter(name, (H,), init="normal") for name in "ab")
@@ -459,7 +459,7 @@ def test_what_no_longer_agrees_is_placed_apart(change: str):
     )
 )
 def test_random_products(cells: list[list[tuple[int, int, int, int]]]):
-    """Cells that agree on some stacks and not on others, or add to part of a stack only."""
+    """Cells agree on some stacks and not on others, or add to part of a stack only."""
 
     def build(model):
         matrices = [model.parameter(f"P{k}", (32, 32)) for k in range(4)]

@@ -1,4 +1,4 @@
-"""Recurrent cells in parts: what is split off, that it runs at once, and that results stay what they are."""
+"""Recurrent cells in parts: the split, immediate execution of eager parts, and unchanged results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHOLE = Passes(lazy_batching=False)
 
 
 def computed(part: CellPart) -> list[str]:
-    """Ops that a part computes, in order."""
+    """Return the ops that a part computes, in order."""
     from vpps.compiler.prepare import live_nodes
 
     live = live_nodes(part.cell.nodes, part.cell.outputs)
@@ -90,7 +90,7 @@ def test_what_is_all_level_stays_whole() -> None:
 
 
 def flipped(x: vpps.Expression) -> vpps.Expression:
-    """A vector, as the row that a column's transpose is."""
+    """Transpose a vector twice: from a column to a row."""
     (n,) = x.shape
     return vpps.reshape(vpps.reshape(x, (n, 1)).T, n)
 
@@ -98,7 +98,7 @@ def flipped(x: vpps.Expression) -> vpps.Expression:
 @pytest.mark.parametrize("passes", [Passes(), WHOLE], ids=["all", "whole"])
 @pytest.mark.parametrize("crosses", ["sum of a list", "slices of a product", "product", "a table's row", "twice"])
 def test_transposes_that_are_views_do_not_cross(crosses: str, passes: Passes) -> None:
-    """The gradient of one that did was lost: that of the list's elements, of the matrix, of what the slices are of."""
+    """The gradient of a crossing view was lost: of the list's elements, the matrix, or the slices' source."""
     model = vpps.Model(seed=4)
     table = model.lookup("table", (7, 6), init="normal")
     W, V = model.parameter("W", (6, 6)), model.parameter("V", (12, 6))

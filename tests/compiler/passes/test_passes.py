@@ -1,4 +1,4 @@
-"""Switches of the cell compiler: by argument and by environment."""
+"""Switches of the cell compiler, by argument and by environment."""
 
 import pytest
 

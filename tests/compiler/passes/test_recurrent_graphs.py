@@ -1,5 +1,5 @@
-"""Recurrent cells that passes got wrong, found by random ones (`tests.fuzz`): results that are unread, slices of
-concatenations, streams of two rows; what they compute is what the reference computes."""
+"""Regressions of passes on recurrent cells, found by random ones (`tests.fuzz`): unread results, slices of
+concatenations, streams of two rows. All agree with the reference."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Net:
 
 
 def chains(cell: vpps.Cell[Any], n: int, length: int) -> tuple[vpps.Graph, list[tuple[E, ...]]]:
-    """Chains of a cell (x, before), whose first result is the next one's `before`."""
+    """Record chains of a cell (x, before), whose first result is the next one's `before`."""
     graph, rng, found = vpps.Graph(), np.random.default_rng(1), []
     for _ in range(n):
         before = graph.zeros(WIDTH)
@@ -50,12 +50,12 @@ def test_an_unread_output_that_another_part_reads_has_a_gradient() -> None:
     @vpps.cell
     def eager(x, before):
         e = W @ x
-        return vpps.tanh(e + U @ before), e  # nobody reads e
+        return vpps.tanh(e + U @ before), e  # e is never read
 
     @vpps.cell
     def lazy(x, before):
         gate = vpps.sigmoid(W @ x + U @ before)
-        return gate * before + gate, gate, V @ gate  # nobody reads the gate
+        return gate * before + gate, gate, V @ gate  # gate is never read
 
     for cell, result in ((eager, 0), (lazy, 2)):
         graph, found = chains(cell, 2, 3)

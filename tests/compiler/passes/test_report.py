@@ -1,4 +1,4 @@
-"""`handle.explain()` says what the passes did to each cell."""
+"""`handle.explain()` describes the effect of passes on each cell."""
 
 import re
 

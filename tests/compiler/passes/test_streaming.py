@@ -1,4 +1,4 @@
-"""What is eager fills the pauses between levels: where, and with the same results."""
+"""Streaming: eager ops fill the pauses between levels, at the right places and with equal results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "chunk_rows, chunks",
     [
-        (3, [6, 4, 3]),  # levels 0 and 1 before; 2 and 3 in the pause after level 0; 4 to 6 in that after 2
+        (3, [6, 4, 3]),  # levels 0 and 1 before; 2 and 3 in the pause after level 0; 4 to 6 in the pause after level 2
         (4, [6, 7]),  # 4 to 6 are too few for a chunk of their own
         (128, [13]),
     ],
@@ -84,7 +84,7 @@ def test_streams_run_on_thread_blocks(groups: int) -> None:
 
 
 def test_what_only_the_gradient_of_an_unread_output_reads_does_not_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without that gradient all steps leave it in one place, where a pause would write while another one reads."""
+    """Without that gradient all steps leave it in one place, so a pause would write it while another one reads it."""
     monkeypatch.setattr(lazy_batching, "CHUNK_ROWS", 2)
     model = vpps.Model(seed=0)
     table = model.lookup("table", (6, 8), init="normal")
@@ -98,7 +98,7 @@ def test_what_only_the_gradient_of_an_unread_output_reads_does_not_stream(monkey
     x = graph.input(np.linspace(-1.0, 1.0, 8))
     outputs = graph.call(cell, x, 0)
     first = outputs[0]
-    for level in range(8):  # which no gradient reaches; of different sizes, so that rows are dealt in different ways
+    for level in range(8):  # no gradient reaches them; their sizes differ, so that rows are dealt in different ways
         outputs = [graph.call(cell, outputs[level % 2], level % 6) for _ in range(2 + 3 * (level % 3))][-1]
     loss = vpps.dot(first, graph.lookup(table, 1))
     found = []
@@ -110,7 +110,7 @@ def test_what_only_the_gradient_of_an_unread_output_reads_does_not_stream(monkey
 
 
 def test_outputs_that_nobody_reads_keep_their_memory_until_a_pause_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In inference, where it would be free when their stage is over."""
+    """Inference would otherwise free their memory at the end of their stage."""
     monkeypatch.setattr(lazy_batching, "CHUNK_ROWS", 2)
     model = vpps.Model(seed=0)
     table = model.lookup("table", (6, 3), init="normal")

@@ -50,13 +50,13 @@ UD = """# text = vámonos al mar
 1\tvamos\tir\tVERB\t_\t_\t0\troot\t_\t_
 """
 COLUMNS = "-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ I-VP O\n\n\nEU\tNNP I-NP\tS-ORG"
-# The characters 62, 480, 947 and the word 3395, which is the first two of them; then one character alone.
+# The characters 62, 480, 947 and the word 3395, made of the first two; then a lattice of one character.
 LATTICES = "2\n4\n0 7 9 3\n0\n1 0 62\n2 1 480 0 3395\n1 2 947\n\n2\n0 5\n0\n1 0 8\n"
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a file."""
+    """Return a function that writes a file."""
 
     def write(text: str, name: str = "data") -> Path:
         (tmp_path / name).write_text(text, encoding="utf-8", newline="")
@@ -69,7 +69,7 @@ File = Callable[..., Path]
 
 
 def words(graphs: GraphSet, batch: GraphBatch, column: str = "word") -> list[str | None]:
-    """A column in words, None where there is none."""
+    """Return a column in words, None for missing ones."""
     names = graphs.classes[column] if column in graphs.classes else graphs.vocabularies[column].words
     return [names[k] if k >= 0 else None for k in batch[column]]
 
@@ -137,7 +137,7 @@ class TestTrees:
         assert read_treebank(path, lists=True).stat().fan_in.max >= 9000
         assert (
             read_treebank(file("(1 " + "(1 a)" * 1000 + ")\n")).arity == 1000
-        )  # a full table, or a small one, is made
+        )  # a full table or a small one is accepted
 
     def test_trees_of_a_program_make_a_set(self) -> None:
         trees = synthetic_treebank(30, 1).train
@@ -287,7 +287,7 @@ class TestLattices:
         assert graphs.sizes.tolist() == [4, 1]
         sentence = graphs[0]
         assert kinds(graphs, sentence) == ["character", "word", "character", "character"]
-        # The word begins at the start of the sentence, of which there is no state to read.
+        # The word begins at the start of the sentence, which has no state to read.
         assert children(sentence) == [[-1], [-1], [0, 1], [2]]
         assert sentence["character"].tolist() == [62, -1, 480, 947]
         assert sentence["word"].tolist() == [-1, 3395, -1, -1]
@@ -341,7 +341,7 @@ NO_TAG = r"data:2: expected word|TAG as token 2, found '"
         (read_text, "a b\n\nc </s> d\n", "data:3: '</s>' is the mark of a sentence's end"),
         (lambda path: read_parallel(path, path), "a b\n\nc </s> d\n", "data:3: '</s>' is the mark"),
         (read_stream, "a b\n\nc </s> d\n", "sentence 1: '</s>' is the mark"),
-        (read_text, "a\0b\0", "data:1:2: expected UTF-8 text, found byte 0x0"),  # as UTF-16 looks
+        (read_text, "a\0b\0", "data:1:2: expected UTF-8 text, found byte 0x0"),  # looks like UTF-16
         (read_lattices, changed(LATTICES, "2\n4", "two\n4"), "data:1: expected the number of sentences, found 'two'"),
         (read_lattices, changed(LATTICES, "2\n4", "3\n4"),
          "data:13: expected the number of positions of sentence 3 of 3, found the end of the file"),
@@ -434,7 +434,7 @@ class TestPublishedData:
             assert [f"{word}|{tag}" for word, tag in pairs] == lines[k].split()
 
     def test_weibo(self, real_data: Callable[[str], Path]) -> None:
-        """Every arc of the file is an edge, those from the mark of the beginning aside."""
+        """Every arc of the file is an edge, except those from the start mark."""
         path = real_data("weibo/dev.txt")
         graphs = read_lattices(path)
         found = graphs.stat()

@@ -15,8 +15,8 @@ from vpps.model.learned_policy import Automaton
 from vpps.planner.native.typed_graphs import TypedGraph
 
 
-class Made:
-    """A graph in the making: vertices are added after what they read."""
+class GraphBuilder:
+    """Builds a graph: vertices are added after their producers."""
 
     def __init__(self) -> None:
         self.types: list[int] = []
@@ -24,14 +24,14 @@ class Made:
         self.edges: list[tuple[int, int]] = []
 
     def add(self, a: int, *reads: int) -> int:
-        """A vertex of a type; returns its number."""
+        """Add a vertex of a type; returns its number."""
         self.types.append(a)
         self.levels.append(max((self.levels[p] + 1 for p in reads), default=0))
         self.edges += [(p, len(self.types) - 1) for p in reads]
         return len(self.types) - 1
 
     def graph(self, n_types: int | None = None) -> TypedGraph:
-        """What was made."""
+        """Return the finished graph."""
         ends = np.array(self.edges, np.int64).reshape(-1, 2)
         types, levels = np.array(self.types, np.int64), np.array(self.levels, np.int64)
         return TypedGraph(types, levels, ends[:, 0], ends[:, 1], n_types)
@@ -39,9 +39,9 @@ class Made:
 
 @st.composite
 def typed_graphs(draw: st.DrawFn, most: int = 40, most_types: int = 5) -> TypedGraph:
-    """Random graphs, values that are read twice and types that do not occur included."""
+    """Draw random graphs, including values that are read twice and types that do not occur."""
     n_types = draw(st.integers(1, most_types))
-    made = Made()
+    made = GraphBuilder()
     for v in range(draw(st.integers(0, most))):
         reads = draw(st.lists(st.integers(0, v - 1), max_size=3)) if v else []
         made.add(draw(st.integers(0, n_types - 1)), *reads)
@@ -52,9 +52,9 @@ INTERNAL, OUTPUT, REDUCE = 0, 1, 2
 
 
 def figure_1() -> TypedGraph:
-    """The tree of ED-Batch, figure 1: of four leaves, three inner vertices in a row above, an output of each, and
-    reductions of the outputs one after the other."""
-    made = Made()
+    """Return the tree of ED-Batch, figure 1: four leaves, a chain of three inner vertices above them, an output of each
+    inner vertex, and a chain of reductions of the outputs."""
+    made = GraphBuilder()
     leaves = [made.add(INTERNAL) for _ in range(4)]
     inner = [leaves[0]]
     for leaf in leaves[1:]:
@@ -64,17 +64,17 @@ def figure_1() -> TypedGraph:
 
 
 Ready = dict[int, list[int]]
-"""By type, the vertices all of whose producers have run; of types that have any."""
+"""Vertices whose producers have all run, by type; only types with such vertices."""
 
 
 class Remaining:
-    """What has not run of a graph, asked the slow way.
+    """The vertices of a graph that have not run, by slow definitions.
 
     Attributes:
-        reads: what each vertex reads.
-        types: of each vertex.
+        reads: producers of each vertex.
+        types: type of each vertex.
         left: vertices that have not run.
-        stages: of those that have.
+        stages: stages of those that have.
     """
 
     def __init__(self, graph: TypedGraph) -> None:
@@ -87,7 +87,7 @@ class Remaining:
         self.stages = [0] * graph.n
 
     def ready(self) -> Ready:
-        """What may run next."""
+        """Return the vertices that may run next."""
         found: Ready = {}
         for v in sorted(self.left):
             if self.left.isdisjoint(self.reads[v]):
@@ -95,7 +95,7 @@ class Remaining:
         return found
 
     def execute(self, batch: Iterable[int]) -> None:
-        """Run vertices, in the first stage after those of everything that they read."""
+        """Run vertices, in the first stage after those of all their producers."""
         batch = list(batch)
         stage = max((self.stages[p] + 1 for v in batch for p in self.reads[v]), default=0)
         for v in batch:
@@ -103,9 +103,9 @@ class Remaining:
         self.left -= set(batch)
 
     def chains(self, a: int | None = None, without: Iterable[int] = ()) -> dict[int, int]:
-        """Of each remaining vertex, the most vertices of a type, or of all types, on a path that begins with it."""
+        """Return, per remaining vertex, the most vertices of a type, or of all types, on a path from it."""
         found = dict.fromkeys(self.left.difference(without), 0)
-        for v in sorted(found, reverse=True):  # vertices come after what they read
+        for v in sorted(found, reverse=True):  # vertices come after their producers
             found[v] += a in (None, self.types[v])
             for p in self.reads[v]:
                 if p in found:
@@ -113,11 +113,11 @@ class Remaining:
         return found
 
     def depth(self, a: int, without: Iterable[int] = ()) -> int:
-        """The most remaining vertices of a type on one path."""
+        """Return the most remaining vertices of a type on one path."""
         return max(self.chains(a, without).values(), default=0)
 
     def could_be_first(self, a: int) -> int:
-        """How many remaining vertices of a type depend on no other remaining one of it."""
+        """Return the number of remaining vertices of a type that depend on no other remaining one of it."""
         below: set[int] = set()
         count = 0
         for v in sorted(self.left):
@@ -129,7 +129,7 @@ class Remaining:
 
 
 def batched(graph: TypedGraph, choose: Callable[[Remaining, Ready], int]) -> tuple[list[int], list[int]]:
-    """Types of the batches, and stages of the vertices, where `choose` says which type is next."""
+    """Return types of the batches and stages of the vertices, if `choose` returns the next type."""
     remaining, sequence = Remaining(graph), []
     while remaining.left:
         ready = remaining.ready()
@@ -156,21 +156,21 @@ def _longest_path(remaining: Remaining, ready: Ready, a: int) -> Any:
 PREFERENCES: dict[str, Callable[[Remaining, Ready, int], Any]] = {
     "agenda": _mean_level, "sufficient": _share, "critical": _longest_path,
 }  # fmt: skip
-"""What a policy wants the greatest of; of equal types the smallest is next."""
+"""The value that each policy maximises; ties go to the smallest type."""
 
 
 def ranked(policy: str, remaining: Remaining, ready: Ready) -> list[int]:
-    """Types that may be next, best first."""
+    """Return the types that may be next, best first."""
     return sorted(sorted(ready), key=lambda a: PREFERENCES[policy](remaining, ready, a), reverse=True)
 
 
 def by_definition(graph: TypedGraph, policy: str) -> tuple[list[int], list[int]]:
-    """What a policy makes of a graph."""
+    """Return a policy's batches of a graph."""
     return batched(graph, lambda remaining, ready: ranked(policy, remaining, ready)[0])
 
 
 def by_machine(graph: TypedGraph, machine: Automaton) -> tuple[list[int], list[int], int]:
-    """The same of policy `fsm`, and how many states the machine does not know."""
+    """Return the batches of policy `fsm`, and the number of states that the machine does not know."""
     kind, unseen = machine.encoding.kind, 0
     table = {tuple(state): chosen for *state, chosen in machine.states}
 
@@ -193,7 +193,7 @@ def by_machine(graph: TypedGraph, machine: Automaton) -> tuple[list[int], list[i
 
 
 def shortest(graph: TypedGraph) -> int:
-    """The least number of batches: breadth first over all that may have run."""
+    """Return the least number of batches, by breadth-first search over all sets of executed vertices."""
     remaining = Remaining(graph)
     todo, found = deque([(remaining.left, 0)]), {remaining.left}
     while todo:
@@ -209,9 +209,9 @@ def shortest(graph: TypedGraph) -> int:
 
 
 def lattice(rng: np.random.Generator, sentences: int, length: int, ends: int = 2) -> TypedGraph:
-    """Sentences of characters (type 0) and words over several of them (1), which those at which they end read (of type
-    `ends`)."""
-    made = Made()
+    """Return sentences of characters (type 0) and words over several of them (1). Words are read by their last
+    vertices, of type `ends`."""
+    made = GraphBuilder()
     for _ in range(sentences):
         characters = [made.add(0)]
         for at in range(1, int(rng.integers(length // 2, length + 1))):

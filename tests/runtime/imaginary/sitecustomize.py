@@ -1,5 +1,5 @@
-"""In a folder of PYTHONPATH, this gives every Python process the imaginary GPU of tests/runtime/fake_cuda.py: the gpu
-tier runs without a GPU, as far as emulated kernels are fast enough for it, and so does scripts/gpu_check.
+"""In a folder of PYTHONPATH, this gives every Python process the simulated GPU of tests/runtime/fake_cuda.py. The gpu
+tier and scripts/gpu_check then run without a GPU, if emulated kernels are fast enough.
 
     PYTHONPATH=tests/runtime/imaginary:. python -m pytest -m gpu tests/gpu/test_machine.py
 """
@@ -16,15 +16,15 @@ from vpps.kernel import libnvrtc
 
 gpu = fake_cuda.install_with_kernels(pytest.MonkeyPatch())
 libnvrtc.library = lambda: SimpleNamespace(version="13.0")  # type: ignore[assignment]
-gpu.attributes["MULTIPROCESSOR_COUNT"] = 8  # the tier asks for seven virtual processors
+gpu.attributes["MULTIPROCESSOR_COUNT"] = 8  # the tier uses seven virtual processors
 
 
 def complain() -> None:
-    """What the emulator has found fails a process that has come to its end."""
+    """Fail a process that ends with findings of the emulator."""
     if gpu.findings:
         print(*gpu.findings, sep="\n", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        os._exit(70)  # the status of a process that exits is not to be changed otherwise
+        os._exit(70)  # the only way to change the status of an exiting process
 
 
 atexit.register(complain)

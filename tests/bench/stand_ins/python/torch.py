@@ -1,5 +1,5 @@
-"""Stands in for PyTorch where programs are run dry: up to the first call that needs a device, and that call
-says so. What they ask before, it answers as PyTorch does that sees a GPU."""
+"""Stand-in for PyTorch in dry runs. It answers as PyTorch with a GPU does, up to the first call that needs a device.
+That call raises an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __version__ = "0 (stands in)"
 
 
 class Tensor:
-    """For annotations."""
+    """Exists for annotations only."""
 
 
 class device:
@@ -22,12 +22,12 @@ class device:
 
 
 def tensor(data: Any, *, device: Any) -> NoReturn:
-    """The first thing that each of the programs does on a GPU."""
+    """Raise: this is each program's first call on a GPU."""
     raise RuntimeError(f"this needs a device: torch.tensor(..., device={device.type!r})")
 
 
 def no_grad() -> Any:
-    """As a decorator of functions that nobody calls here."""
+    """Return a decorator for functions that are never called here."""
     return lambda function: function
 
 
