@@ -156,7 +156,7 @@ def instructions() -> str:
             what = [roles.get(f.role.name, ""), wide, "rows of list elements" * f.elements, "rounded" * f.rounded]
             fields.append((code(f.name), f.kind.name.lower(), str(f.kind.words), ", ".join(filter(None, what))))
         if fields:
-            parts.append(table(("field", "kind", "words", "a virtual processor"), fields))
+            parts.append(table(("field", "kind", "words", "access"), fields))
         rows_ = ((f"{code(i.name)} {i.opcode}", escaped(i.doc), i.slices.value) for i in members)
         parts.append(table(("instruction", "meaning", "divided into"), rows_))
     return "".join(parts)
