@@ -106,19 +106,16 @@ def operators() -> str:
     said = comments(Form)
     parts = []
     for form, ops in groupby(sorted(OPS.values(), key=lambda op: [*Form].index(op.form)), lambda op: op.form):
-        rows = ((both(code(op.name), code(written(op))), escaped(op.doc), gradient_reads(op)) for op in ops)
+        rows = ((code(op.name) + written(op), escaped(op.doc), gradient_reads(op)) for op in ops)
         parts.append(f"## {form.value}\n\nHow they run: {said[form.name]}.\n\n")
         parts.append(table(("op", "meaning", "gradient reads"), rows))
     return "".join(parts)
 
 
-def both(first: str, second: str) -> str:
-    return f"{first}<br>{second}" if second else first
-
-
 def written(op: Op) -> str:
     signature = op.signature or (hasattr(vpps, op.name) and "x")
-    return WRITTEN.get(op.name) or (f"{op.name}({signature})" if signature else "")  # only the cell compiler uses it
+    text = WRITTEN.get(op.name) or (f"{op.name}({signature})" if signature else "")  # only the cell compiler uses it
+    return text and f"<br>{code(text)}"
 
 
 def gradient_reads(op: Op) -> str:
