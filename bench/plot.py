@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,7 +81,7 @@ def draw_prediction(figure: Any, lines: list[Line]) -> None:
     predicted, measured = ([line for line in lines if line.get("prediction", False) is kind] for kind in (True, False))
     models = list(dict.fromkeys(line["case"].partition(" link")[0] for line in predicted))
     links = list(dict.fromkeys(setting(line, "link") for line in predicted))
-    panels = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
+    panels = figure.subplots(len(models), 1, sharey=True, squeeze=False)[:, 0]
     for axes, model in zip(panels, models, strict=True):
         for line in predicted:
             if line["case"].startswith(f"{model} "):
@@ -94,11 +95,11 @@ def draw_prediction(figure: Any, lines: list[Line]) -> None:
         axes.set_xticks(hosts, [str(n) for n in hosts])
         axes.set_xlabel("hosts")
         axes.set_title(model, fontsize=9)
-    panels[0].set_ylabel("% of what so many hosts would do that exchange nothing")
+        axes.set_ylabel("% of hosts without exchange")
     panels[-1].legend(fontsize=8)
     made = f"{measured[-1]['machine']['cpu']}, {commit_of(measured[-1])}"
     figure.suptitle(
-        f"A prediction for hosts of one core and half a batch each, fitted to two of them\n{made}", fontsize=9
+        f"A prediction for hosts of one core and half a batch\neach, fitted to two of them\n{made}", fontsize=9
     )
 
 
@@ -147,6 +148,7 @@ def draw_workloads(figure: Any, options: argparse.Namespace) -> None:
     cores = {f"{case.settings['threads']} thread(s) on {case.settings['cores']} core(s)" for case in cases}
     made = f"{lines[-1]['machine']['cpu']}, {', '.join(sorted(cores))}, {', '.join(sorted(commits))}"
     title = figure.get_suptitle() or ("inference" if options.mode == "infer" else "training")
+    made = textwrap.fill(made, int(14 * figure.get_figwidth()))
     figure.suptitle(f"{title}\n{made}", fontsize=9)
 
 
@@ -177,7 +179,7 @@ def main() -> None:
         print(out)
         return
     if benches == {PREDICTED}:
-        figure = plt.figure(figsize=(9, 4.5), layout="constrained")
+        figure = plt.figure(figsize=(4.2, 7), layout="constrained")
         draw_prediction(figure, latest)
         figure.savefig(out, metadata={"Date": None})
         print(out)

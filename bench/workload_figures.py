@@ -92,7 +92,7 @@ def strongest(figure: Any, cases: Sequence[Case]) -> None:
     sizes = sorted({batch for _, batch in found})
     means = {task: statistics.geometric_mean(found[key] for key in found if key[0] == task) for task, _ in found}
     tasks = sorted(means, key=means.__getitem__)
-    figure.set_size_inches(7.2, 0.7 + 0.24 * len(tasks))
+    figure.set_size_inches(4.2, 0.7 + 0.24 * len(tasks))
     axes = figure.subplots()
     for size, colour, marker in zip(sizes, ("#E69F00", "#0072B2", "#009E73", "#CC79A7"), "osD^", strict=False):
         points = [(found[task, size], y) for y, task in enumerate(tasks) if (task, size) in found]

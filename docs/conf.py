@@ -1,4 +1,4 @@
-"""How Sphinx builds this site; `scripts/docs` runs it in strict mode, without a network."""
+"""Sphinx configuration of this site. `scripts/docs` builds it in strict mode, without a network."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings", "sphinx.ext.nap
 exclude_patterns = ["_build"]
 nitpicky = True  # a reference to nothing is a warning, and warnings are errors
 
-# Markdown. Headings down to the third level can be linked to: [text](page.md#heading).
+# Markdown. Links to headings down to the third level work: [text](page.md#heading).
 smartquotes = False  # --option is no dash
 myst_heading_anchors = 3
 myst_enable_extensions = ["deflist", "fieldlist"]
 
-# Docstrings: those of Google's form, whose single backticks hold code.
+# Docstrings have Google's form; single backticks hold code.
 default_role = "code"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
@@ -34,7 +34,7 @@ autodoc_mock_imports = [] if find_spec("torch") else ["torch"]
 autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"
 autodoc_default_options = {"special-members": "__call__, __getitem__, __iter__, __len__, __contains__, __matmul__"}
-# Types as they are written: an alias is not replaced by what it stands for.
+# Show aliases of types as they are written.
 ALIASES = (
     "ArrayLike", "Cells", "Children", "Float32", "Gradients", "Init", "Initialiser", "IntArray", "Ints", "Label",
     "NDArray", "Records", "Schedule", "Score", "Value",
@@ -43,8 +43,8 @@ autodoc_type_aliases = {name: name for name in ALIASES}
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 110
 toc_object_entries_show_parents = "hide"
-# Types of other libraries, of which this site knows nothing (there is no network to ask), and our own type aliases,
-# variables and internal classes, which signatures may mention.
+# Signatures may mention types of other libraries, which the build cannot look up without a network, and type aliases,
+# variables and internal classes of vpps.
 nitpick_ignore_regex = [
     ("py:.*", r"(np|numpy|typing|collections|pathlib|types|abc|os|inspect|enum|dataclasses|NDArray|ArrayLike)\b.*"),
     ("py:.*", r"(Any|Callable|Iterable|Iterator|Mapping|MutableMapping|Sequence|Path|Literal|ClassVar|Self)"),

@@ -1,4 +1,4 @@
-"""Docstrings and signatures of vpps, which are written to be read in a terminal, as Sphinx is to show them."""
+"""Adapts the docstrings and signatures of vpps, which are written for a terminal, to Sphinx."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.inspect import TypeAliasForwardRef
 
-# Attributes of public classes that are nothing to their users.
+# Attributes of public classes that users do not need.
 INTERNAL = (
     r"abandoned|arrangement|graph_made|ids|kernel|parameters|peers|plan_made|planner|ref|spec|stepped_down"
     r"|version"
 )
-# Classes that users meet but do not construct.
+# Classes that users see but do not construct.
 MADE = {
     "Cell", "Expression", "GraphBatch", "Inspection", "Lookup", "Parameter", "Rows", "Specialized", "SpelledBatch",
     "Summary", "Timeline", "Trace", "World",
 }  # fmt: skip
-OPERANDS = "Expression | Parameter | Rows"  # what the hints of public functions call a Value
+OPERANDS = "Expression | Parameter | Rows"  # hints of public functions call this a Value
 PUBLIC = ("vpps", "vpps.nn", "vpps.data", "vpps.zoo", "vpps.distributed", "vpps.report")
 
 
 def docstring(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Before napoleon reads the sections: blocks that are indented more than the paragraph before them are code."""
+    """Mark blocks that are indented more than the paragraph before them as code, before napoleon reads the sections."""
     text = "\n".join(lines)
     if what == "class":
         text = re.sub(rf"^( +)(?:{INTERNAL}): .*\n?(?:\1 +.*\n?)*", "", text, flags=re.MULTILINE)
-    # Attributes that are described together, not errors: a blank would part a type from a name.
+    # Join names of attributes that share a description, not of errors: a blank would separate a type from a name.
     text = re.sub(
         r"^ +(?!\w+Error)\w+(?:, \w+)+(?=: )", lambda names: names[0].replace(", ", ","), text, flags=re.MULTILINE
     )
     text = re.sub(r"^( *)(\S.*)\n\n(?=\1 +\S)", r"\1\2\n\n\1::\n\n", text, flags=re.MULTILINE)
     lines[:] = text.split("\n")
     if what in ("attribute", "property", "data"):
-        lines[:0] = ["..", ""]  # a comment; else what comes before a colon in the first sentence would be the type
+        lines[:0] = ["..", ""]  # a comment, so that words before a colon in the first sentence do not become the type
 
 
 def signature(
     app: Sphinx, what: str, name: str, obj: Any, options: object, arguments: str | None, result: str | None
 ) -> tuple[str | None, str | None]:
-    """Defaults by their values, and no constructor where vpps itself makes the objects."""
+    """Show defaults by their values, and no constructor for classes that only vpps constructs."""
     if what == "class" and name.rpartition(".")[2] in MADE:
         return "", None
     if arguments is None:
@@ -58,7 +58,7 @@ def signature(
 
 
 def public_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: Element) -> Element | None:
-    """`vpps.ops.operand.Expression`, which signatures name, is documented as `vpps.Expression`."""
+    """Resolve internal names of signatures, such as `vpps.ops.operand.Expression`, to the public `vpps.Expression`."""
     target, domain = node.get("reftarget", ""), env.domains.python_domain
     for module in PUBLIC if node.get("refdomain") == "py" else ():
         full = f"{module}.{target.rpartition('.')[2]}"
@@ -68,7 +68,7 @@ def public_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, content:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    # Sphinx shows an alias (`autodoc_type_aliases`) within other types as TypeAliasForwardRef('Name').
+    # Within other types, Sphinx shows an alias (`autodoc_type_aliases`) as TypeAliasForwardRef('Name').
     TypeAliasForwardRef.__repr__ = lambda alias: alias.name  # type: ignore[method-assign]
     app.connect("autodoc-process-docstring", docstring, priority=400)  # napoleon has 500
     app.connect("autodoc-process-signature", signature)

@@ -1,4 +1,4 @@
-"""The directive `{generated} NAME`: a part of a page that is made of vpps's own tables while the site is built."""
+"""The directive `{generated} NAME`: Sphinx makes this part of a page from vpps's own tables."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ from vpps.zoo import TreeLSTMSentiment
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; an empty line follows."""
+    """Return a Markdown table and an empty line. Empty cells become dashes."""
     lines = [head, ["---"] * len(head), *rows]
-    return "".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |\n" for line in lines) + "\n"
+    rows = (" | ".join(cell.replace("|", r"\|") or "–" for cell in line) for line in lines)
+    return "".join(f"| {row} |\n" for row in rows) + "\n"
 
 
 def code(text: str) -> str:
@@ -42,12 +43,12 @@ def code(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text whose characters stand for themselves, but for inline code."""
+    """Escape Markdown characters outside inline code."""
     return re.sub(r"`[^`]*`|[*_\[<]", lambda found: found[0] if found[0][0] == "`" else "\\" + found[0], text)
 
 
 def comments(kind: type[Enum]) -> dict[str, str]:
-    """Comments beside the members of an Enum, in its source."""
+    """Return the comments beside the members of an Enum, from its source."""
     return dict(re.findall(r"^ +(\w+) = [^#\n]*# (.*)", inspect.getsource(kind), re.MULTILINE))
 
 
@@ -70,7 +71,7 @@ def environment() -> str:
 
 
 def commands(program: str) -> str:
-    """The `--help` texts of all commands of a program; options that several commands share come first, once."""
+    """Return the `--help` texts of all commands of a program. Shared options come first, once."""
     command: Any = typer.main.get_command(importlib.import_module(f"vpps.cli.{program.removeprefix('vpps-')}").app)
     context = typer.Context(command, info_name=program)
     text = get_docs_for_click(obj=command, ctx=context, name=program, indent=1)
@@ -86,7 +87,7 @@ def commands(program: str) -> str:
     return head + "".join(parts)
 
 
-# How ops are written, where that does not follow from their signature.
+# Notation of ops that have no plain signature.
 WRITTEN = {
     "neg": "-x", "add": "a + b", "sub": "a - b", "mul": "a * b", "div": "a / b", "scale": "x * 0.5", "shift": "x + 0.5",
     "over": "0.5 / x", "at_least": "clamp(x, low)", "at_most": "clamp(x, high=high)", "affine": "W @ x + b",
@@ -101,23 +102,24 @@ WRITTEN = {
 
 
 def operators() -> str:
-    """A section for each form of ops."""
+    """Return a section per form of ops."""
     said = comments(Form)
     parts = []
     for form, ops in groupby(sorted(OPS.values(), key=lambda op: [*Form].index(op.form)), lambda op: op.form):
-        rows = ((code(op.name), code(written(op)), escaped(op.doc), gradient_reads(op)) for op in ops)
+        rows = ((code(op.name) + written(op), escaped(op.doc), gradient_reads(op)) for op in ops)
         parts.append(f"## {form.value}\n\nHow they run: {said[form.name]}.\n\n")
-        parts.append(table(("op", "written", "meaning", "gradient reads"), rows))
+        parts.append(table(("op", "meaning", "gradient reads"), rows))
     return "".join(parts)
 
 
 def written(op: Op) -> str:
     signature = op.signature or (hasattr(vpps, op.name) and "x")
-    return WRITTEN.get(op.name) or (f"{op.name}({signature})" if signature else "")  # the cell compiler's own
+    text = WRITTEN.get(op.name) or (f"{op.name}({signature})" if signature else "")  # only the cell compiler uses it
+    return text and f"<br>{code(text)}"
 
 
 def gradient_reads(op: Op) -> str:
-    """Operands and results that the backward of a map reads, per operand."""
+    """Return the operands and results that the backward of a map reads, per operand."""
     if not op.differentiable:
         return "no gradient"
     names = {"a": "x" if op.arity == 1 else "a", "b": "b", "y": "the result"}
@@ -132,32 +134,33 @@ def instructions() -> str:
     flags, roles = comments(Flag), comments(Role)
     rows = [(str(15 + flag.bit_length()), code((flag.name or "").lower()), flags[flag.name or ""]) for flag in Flag]
     parts = [
-        "## Flags\n\nBits 16 and up of the first word; in disassembly they follow the name, as in `matvec.rows`.\n\n",
+        "## Flags\n\nBits 16 and up of the first word. In disassembly they follow the name: `matvec.rows`.\n\n",
         table(("bit", "flag", "meaning"), rows),
-        f"## Forms\n\nThere are {len(TABLE)} instructions of {len({i.form for i in TABLE})} forms.\n\n",
+        f"## Forms\n\nThere are {len(TABLE)} instructions of {len({i.form for i in TABLE})} forms. Each opcode stands "
+        "behind its name.\n\n",
     ]
-    place = {form: at for at, form in reversed(list(enumerate(i.form for i in TABLE)))}  # of its first opcode
+    place = {form: at for at, form in reversed(list(enumerate(i.form for i in TABLE)))}  # the first opcode of a form
     for form, group in groupby(sorted(TABLE, key=lambda i: (place[i.form], i.opcode)), key=lambda i: i.form):
         members = list(group)
         words = "".join(f" + {f.kind.words} per {f.name}" for f in members[0].fields if f.kind.repeated)
-        chip = " Only where weights are held on the chip (`cuda`, `simt`)." * members[0].on_chip
+        chip = " Only for weights on the chip (`cuda`, `simt`)." * members[0].on_chip
         parts.append(
-            f"### {form}\n\n{members[0].fixed_words}{words} words, the head's {HEAD_WORDS} among them.{chip}\n\n"
+            f"### {form}\n\n{members[0].fixed_words}{words} words, including {HEAD_WORDS} of the head.{chip}\n\n"
         )
         fields = []
         for f in FORMS[form]:
-            wide = f"as wide as `{f.width}` says" if f.width else ""
+            wide = f"width is `{f.width}`" if f.width else ""
             what = [roles.get(f.role.name, ""), wide, "rows of list elements" * f.elements, "rounded" * f.rounded]
             fields.append((code(f.name), f.kind.name.lower(), str(f.kind.words), ", ".join(filter(None, what))))
         if fields:
-            parts.append(table(("field", "kind", "words", "a virtual processor"), fields))
-        rows_ = ((str(i.opcode), code(i.name), escaped(i.doc), i.slices.value) for i in members)
-        parts.append(table(("opcode", "instruction", "meaning", "divided by"), rows_))
+            parts.append(table(("field", "kind", "words", "access"), fields))
+        rows_ = ((f"{code(i.name)} {i.opcode}", escaped(i.doc), i.slices.value) for i in members)
+        parts.append(table(("instruction", "meaning", "divided into"), rows_))
     return "".join(parts)
 
 
 def precisions() -> str:
-    head = ("precision", "bits of a factor's significand", "bytes of a weight on a GPU's chip", "targets", "")
+    head = ("precision", "bits", "bytes", "targets", "meaning")
     rows = (
         (
             code(p.name), str(24 - p.dropped), str(p.element.bytes), "cpu, " * p.on_host + "cuda, simt", escaped(p.doc),
@@ -168,7 +171,7 @@ def precisions() -> str:
 
 
 def units() -> str:
-    """A row per GPU, a column per precision: the most units with which a launch reads all weights once."""
+    """Return the largest number of units, per GPU and precision, with which a launch reads all weights once."""
     trees = graphs_of_trees(synthetic_treebank(n_train=1, n_dev=0).train, min_count=1)
     model, graph = vpps.Model(seed=1), vpps.Graph()
     TreeLSTMSentiment(model, len(trees.vocabularies["word"]), embedding=256, hidden=256).loss(graph, trees[:])
@@ -191,14 +194,14 @@ PARTS: dict[str, Callable[..., str]] = {
 
 
 class Generated(SphinxDirective):
-    """Markdown of a part, as if it stood in the page; headings included."""
+    """Insert the Markdown of a part into the page, headings included."""
 
     required_arguments = 1
-    optional_arguments = 1  # of the part, such as the name of a program
+    optional_arguments = 1  # argument of the part, such as the name of a program
 
     def run(self) -> list[Node]:
         name, *rest = self.arguments
-        self.env.note_reread()  # it changes with vpps, not with the page
+        self.env.note_reread()  # the part changes with vpps, not with the page
         return self.parse_text_to_nodes(PARTS[name](*rest), allow_section_headings=True)
 
 

@@ -12,7 +12,7 @@ def expression(rng):
     for digit, sign in zip(digits[1:], signs, strict=True):
         value = value + digit if sign == "+" else value * digit
     n = len(digits)
-    # The digits come first, then the signs; each sign takes what is before it and the next digit.
+    # The digits come first, then the signs. A sign's children are the result before it and the next digit.
     return {
         "kind": ["num"] * n + ["op"] * (n - 1),
         "children": [[]] * n + [[n + k - 1 if k else 0, k + 1] for k in range(n - 1)],

@@ -19,7 +19,7 @@ def compose(left, right):
     return vpps.tanh(U @ vpps.concat([left, right]) + b)
 
 
-def state(leaves, tree):  # of a word or a pair, whatever the tree looks like
+def state(leaves, tree):  # the state of a word or a pair
     return next(leaves) if isinstance(tree, int) else compose(state(leaves, tree[0]), state(leaves, tree[1]))
 
 
@@ -41,7 +41,7 @@ def loss_of(trees):
 
 
 def main():
-    vpps.torch.share_cores()  # one thread for PyTorch: the virtual processors of vpps have the other cores
+    vpps.torch.share_cores()  # PyTorch uses one thread, virtual processors the other cores
     optimizer = torch.optim.Adam(nn.ModuleList([encoder, layer, classifier]).parameters(), lr=0.01)
     for step in range(1, 31):
         loss = loss_of(TREES)

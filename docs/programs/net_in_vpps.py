@@ -13,7 +13,7 @@ class Net:
         self.inner = Linear(model, 2 * H, H, name="compose")
         self.output = Linear(model, H, N_CLASSES, name="output")
 
-    @vpps.cell  # a cell of a method has its own programs per instance
+    @vpps.cell  # a method as a cell has a program per instance
     def compose(self, left, right):
         return vpps.tanh(self.inner(vpps.concat([left, right])))
 

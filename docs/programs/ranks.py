@@ -1,4 +1,4 @@
-"""Trains one Tree-LSTM with all processes that were started together."""
+"""Trains one Tree-LSTM with all processes of a launcher."""
 
 import vpps
 from vpps.data import graphs_of_trees, synthetic_treebank

@@ -13,7 +13,7 @@ Floats = NDArray[np.float32]
 
 
 class BiLSTMCRF:
-    """Scores of tags from a BiLSTM, and scores of neighbouring tags.
+    """Scores tags with a BiLSTM, and pairs of neighbouring tags with a table.
 
     Args:
         n_words, n_tags: how many there are.
@@ -31,36 +31,36 @@ class BiLSTMCRF:
 
     @vpps.cell
     def begin(self, emission: vpps.Expression) -> vpps.Expression:
-        """α of the first word."""
+        """Return α of the first word."""
         return emission + self.first
 
     @vpps.cell
     def step(self, emission: vpps.Expression, alpha: vpps.Expression) -> vpps.Expression:
-        """α of any other: α_j = emission_j + log Σ_i exp(α'_i + into_ji)."""
+        """Return α of any other word: α_j = emission_j + log Σ_i exp(α'_i + into_ji)."""
         paths = [vpps.logsumexp(alpha + vpps.lookup(self.into, tag)) for tag in range(self.n_tags)]
         return emission + vpps.concat(paths)
 
     @vpps.cell
     def end(self, alpha: vpps.Expression, tag: int) -> vpps.Expression:
-        """log Z, over all paths, from α of the last word; less what the right path gets for ending with its tag."""
+        """Return log Z over all paths, from α of the last word, minus the end score of the right path."""
         return vpps.logsumexp(alpha + self.last) - vpps.pick(self.last, tag)
 
     @vpps.cell
     def first_score(self, emission: vpps.Expression, tag: int) -> vpps.Expression:
-        """What the first tag adds to the score of the right path."""
+        """Return the share of the first tag in the score of the right path."""
         return vpps.pick(emission + self.first, tag)
 
     @vpps.cell
     def next_score(self, emission: vpps.Expression, tag: int, before: int) -> vpps.Expression:
-        """What any other tag adds."""
+        """Return the share of any other tag."""
         return vpps.pick(emission, tag) + vpps.pick(vpps.lookup(self.into, tag), before)
 
     def emissions(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The scores of the tags of every word, (n_tags,)."""
+        """Return the scores of the tags of every word, (n_tags,)."""
         return self.output(vpps.concat(self.bilstm(graph, batch, batch["word"])))
 
     def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        """Minus the log-likelihood of the tags, summed over the sentences."""
+        """Return minus the log-likelihood of the tags, summed over the sentences."""
         emissions, tag = self.emissions(graph, batch), batch["tag"]
         before = np.asarray(batch.children)[:, 0]  # the word in front, -1 at the first
         first, others = batch.offsets[:-1], np.flatnonzero(before >= 0)
@@ -72,7 +72,7 @@ class BiLSTMCRF:
         return log_z - gold
 
     def best_path(self, emissions: Floats) -> list[int]:
-        """The tags of the best path through a sentence, from its emissions (words, n_tags)."""
+        """Return the tags of the best path through a sentence, from its emissions (words, n_tags)."""
         into, first, last = self.into.numpy(), self.first.numpy(), self.last.numpy()
         score, came_from = emissions[0] + first, []
         for emission in emissions[1:]:
@@ -86,7 +86,7 @@ class BiLSTMCRF:
 
 
 def compare(handle: vpps.Handle, network: BiLSTMCRF, dev: GraphSet) -> tuple[float, float]:
-    """The share of sentences all of whose tags are right: on the best path, and with the best tag of each word."""
+    """Return the share of sentences without an error: on the best path, and with the best tag of each word."""
     graph, batch = vpps.Graph(), dev[:]
     (emissions,) = handle.forward(graph, [network.emissions(graph, batch)])
     best, greedy = 0, 0
@@ -98,7 +98,7 @@ def compare(handle: vpps.Handle, network: BiLSTMCRF, dev: GraphSet) -> tuple[flo
 
 
 def main() -> tuple[list[float], float, float]:
-    """The loss per epoch, and what `compare` finds."""
+    """Return the loss per epoch and the result of `compare`."""
     train_sentences, dev_sentences = synthetic_sentences(300, 200)
     train = graphs_of_tagged(train_sentences)
     dev = graphs_of_tagged(dev_sentences, like=train)

@@ -1,4 +1,4 @@
-"""Early stopping in a loop of one's own: the best weights are kept, and restored at the end."""
+"""Early stopping in your own loop: keeps the best weights and restores them at the end."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ PATIENCE, MOST_EPOCHS = 2, 20
 
 
 def dev_loss(handle: vpps.Handle, network: TreeLSTMSentiment, trees: GraphSet) -> float:
-    """The mean loss per node, without an update."""
+    """Return the mean loss per node, without an update."""
     graph = vpps.Graph()
     (loss,) = handle.forward(graph, [network.loss(graph, trees[:])])
     return float(loss) / trees.n_vertices
 
 
 def train_until_best(handle: vpps.Handle, network: TreeLSTMSentiment, train: GraphSet, dev: GraphSet) -> list[float]:
-    """The loss on `dev` after every epoch; the model ends with the weights of the best of them."""
+    """Return the loss on `dev` after every epoch. The model ends with the weights of the best epoch."""
     model, losses = handle.model, list[float]()
     best, best_epoch = model.numpy(), -1  # copies of all weights by name
     for epoch in range(MOST_EPOCHS):
@@ -35,7 +35,7 @@ def train_until_best(handle: vpps.Handle, network: TreeLSTMSentiment, train: Gra
 
 
 def main() -> tuple[list[float], float]:
-    """The losses of all epochs, and the loss of the weights that were kept."""
+    """Return the losses of all epochs, and the loss of the kept weights."""
     treebank = synthetic_treebank(60, 60)
     train = graphs_of_trees(treebank.train)
     dev = graphs_of_trees(treebank.dev, like=train)

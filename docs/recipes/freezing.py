@@ -1,4 +1,4 @@
-"""Freezing and thawing: parameters that updates leave alone, for a while."""
+"""Freezing and thawing: updates skip some parameters for a while."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vpps.zoo import TreeLSTMSentiment
 
 
 def set_trainable(model: vpps.Model, pattern: str, trainable: bool) -> None:
-    """Freeze or thaw the parameters whose names fit, such as "tree_lstm/*"."""
+    """Freeze or thaw the parameters whose names match a pattern such as "tree_lstm/*"."""
     fitting = [p for p in model if fnmatchcase(p.name, pattern)]
     if not fitting:
         raise ValueError(f"no parameter fits {pattern!r}; there are {', '.join(p.name for p in model)}")
@@ -21,7 +21,7 @@ def set_trainable(model: vpps.Model, pattern: str, trainable: bool) -> None:
 
 
 def train_epoch(handle: vpps.Handle, network: TreeLSTMSentiment, trees: GraphSet, epoch: int) -> float:
-    """The mean loss per node."""
+    """Train one epoch and return the mean loss per node."""
     total = 0.0
     for batch in trees.batches(50, seed=1, epoch=epoch):
         graph = vpps.Graph()
@@ -31,7 +31,7 @@ def train_epoch(handle: vpps.Handle, network: TreeLSTMSentiment, trees: GraphSet
 
 
 def main() -> dict[str, list[str]]:
-    """Which parameters each phase of the training has changed."""
+    """Return the parameters that each phase of the training changed."""
     trees = graphs_of_trees(synthetic_treebank(200, 1).train)
     model = vpps.Model(seed=1)
     network = TreeLSTMSentiment(model, len(trees.vocabularies["word"]), embedding=32, hidden=32)

@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 @dataclass
 class Trees:
-    """What a DGLGraph of trees holds: edges from child to parent, and columns of the vertices.
+    """Arrays of a DGLGraph of trees: edges from child to parent, and columns of the vertices.
 
     Attributes:
         src, dst: (edges,) each.
@@ -32,7 +32,7 @@ class Trees:
 
 
 def batch(trees: Sequence[Trees]) -> Trees:
-    """As dgl.batch: side by side, vertices numbered through."""
+    """Put graphs side by side with consecutive vertex numbers, like dgl.batch."""
     first = np.cumsum([0, *(len(tree.word) for tree in trees[:-1])])
     return Trees(
         np.concatenate([tree.src + at for tree, at in zip(trees, first, strict=True)]),
@@ -43,13 +43,13 @@ def batch(trees: Sequence[Trees]) -> Trees:
 
 
 def children_of(trees: Trees) -> tuple[Ints, Ints]:
-    """The sources of the edges to each vertex: those of v are `indices[offsets[v]:offsets[v + 1]]`."""
+    """Return the sources of each vertex's incoming edges: those of v are `indices[offsets[v]:offsets[v + 1]]`."""
     degree = np.bincount(trees.dst, minlength=len(trees.word))
     return np.concatenate([[0], degree.cumsum()]), trees.src[np.argsort(trees.dst, kind="stable")]
 
 
 class TreeLSTM:
-    """Message and reduce functions are one cell, which has the children's states as lists."""
+    """Message and reduce functions in one cell, which gets the children's states as lists."""
 
     def __init__(self, model: vpps.Model, n_words: int, hidden: int = 32) -> None:
         self.words = model.lookup("words", (n_words, hidden))
@@ -65,7 +65,7 @@ class TreeLSTM:
         return self.tree_lstm.inner(hs, cs)
 
     def logits(self, graph: vpps.Graph, trees: Trees) -> vpps.Rows:
-        """Of the label of every vertex."""
+        """Return the logits of every vertex's label."""
         is_inner = (trees.word < 0).astype(np.int8)
         h: vpps.Rows
         h, _ = graph.map(
@@ -75,7 +75,7 @@ class TreeLSTM:
 
 
 def main() -> tuple[list[float], float]:
-    """The loss per vertex in every epoch, and the share of dev vertices whose label is right."""
+    """Return the loss per vertex in every epoch, and the share of dev vertices with the right label."""
     treebank = synthetic_treebank(200, 100)
     vocabulary = Vocabulary.from_sentences(tree.tokens for tree in treebank.train)
     train, dev = (

@@ -1,4 +1,4 @@
-"""How long one example takes on the cores of this machine, and how many virtual processors suit it.
+"""Measures one example on the cores of this machine, by number of virtual processors.
 
 python latency.py [length of the states, by default 256]
 """
@@ -17,7 +17,7 @@ from vpps.zoo import TreeLSTMSentiment
 
 
 def microseconds(handle: vpps.Handle, network: TreeLSTMSentiment, trees: GraphSet, at_once: int) -> list[float]:
-    """Of each prediction, from the tree to the scores of its root in NumPy; per tree, for `at_once` of them."""
+    """Return the microseconds per tree of each prediction, for `at_once` trees, up to the root's scores in NumPy."""
     found = []
     for start in range(0, len(trees), at_once):
         began = time.perf_counter()
@@ -28,13 +28,13 @@ def microseconds(handle: vpps.Handle, network: TreeLSTMSentiment, trees: GraphSe
 
 
 def choices() -> list[int]:
-    """1, 2, 4 ... and as many as there are cores."""
+    """Return 1, 2, 4 ... and the number of cores."""
     cores = os.cpu_count() or 1
     return sorted({*(2**k for k in range(cores.bit_length()) if 2**k <= cores), cores})
 
 
 def main(hidden: int = 256, n_trees: int = 256, at_once: int = 32) -> dict[int, tuple[float, float, float]]:
-    """By number of virtual processors: median and 99th percentile of single examples, median in batches."""
+    """Return, by number of virtual processors: median and 99th percentile of single examples, median in batches."""
     trees = graphs_of_trees(synthetic_treebank(n_trees, 1).train)
     model = vpps.Model(seed=1)
     network = TreeLSTMSentiment(model, len(trees.vocabularies["word"]), embedding=hidden, hidden=hidden)

@@ -1,4 +1,4 @@
-"""A pointer network (Vinyals et al. 2015): a decoder whose choices are elements of its input, here numbers to sort."""
+"""A pointer network (Vinyals et al. 2015): the decoder chooses elements of its input, here numbers to sort."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Ints = NDArray[np.int64]
 
 @vpps.cell
 def cross_entropy(scores: list[vpps.Expression], right: vpps.Expression) -> vpps.Expression:
-    """The loss of a list of scores; `right` is the score of the right answer."""
+    """Return the loss of a list of scores; `right` is the score of the right answer."""
     total: vpps.Expression = vpps.logsumexp(scores)
     return total - right
 
 
 class Pointer:
-    """An LSTM reads the numbers; another one begins with its state and points at one of them in every step."""
+    """One LSTM reads the numbers. Another starts with its state and points at one number per step."""
 
     def __init__(self, model: vpps.Model) -> None:
         self.encoder = LSTM(model, 1, HIDDEN, name="encoder")
@@ -32,16 +32,16 @@ class Pointer:
 
     @vpps.cell
     def first(self, x: vpps.Expression, h_start: vpps.Expression, c_start: vpps.Expression) -> vpps.nn.State:
-        """The first step of the decoder: its state is an input, not that of the step before."""
+        """Make the first step of the decoder, whose state is an input."""
         return self.decoder.step(x, h_start, c_start)
 
     @vpps.cell
     def score(self, element: vpps.Expression, step: vpps.Expression) -> vpps.Expression:
-        """How well an element of the input fits a step of the decoder."""
+        """Return the score of an element of the input at a step of the decoder."""
         return vpps.dot(self.v, vpps.tanh(self.W @ element + self.U @ step))
 
     def scores(self, graph: vpps.Graph, numbers: NDArray[np.float64], order: Ints) -> tuple[vpps.Rows, Ints]:
-        """Scores of each step of each example for all of its numbers, and the row at which each step's scores begin.
+        """Return the scores of all numbers at each step of each example, and the first row of each step.
 
         Args:
             numbers: (examples, length).
@@ -52,7 +52,7 @@ class Pointer:
         chains = {"kind": np.minimum(position, 1), "children": np.where(position > 0, np.arange(len(position)) - 1, -1)}
         read = graph.rows(numbers.reshape(-1, 1))
         h, c = graph.map([self.encoder.begin, self.encoder.step], **chains, inputs={"x": read})
-        # The decoder's input is the number before; its first state the encoder's last one, a row for every step.
+        # The decoder reads the number before. Every step has a row of the encoder's last state; the first uses it.
         before = np.take_along_axis(numbers, order, axis=1)[:, :-1]
         given = graph.rows(np.pad(before, ((0, 0), (1, 0))).reshape(-1, 1))
         last = np.arange(examples).repeat(length) * length + length - 1
@@ -65,14 +65,14 @@ class Pointer:
         return scores, np.arange(examples * length + 1) * length
 
     def loss(self, graph: vpps.Graph, numbers: NDArray[np.float64], order: Ints) -> vpps.Expression:
-        """The mean cross entropy of a step."""
+        """Return the mean cross entropy of a step."""
         scores, offsets = self.scores(graph, numbers, order)
         right = scores[offsets[:-1] + order.reshape(-1)]  # of rows, a pick is an index
         return vpps.mean(graph.map(cross_entropy, inputs={"scores": (offsets, scores), "right": right}))
 
 
 def main() -> tuple[list[float], float]:
-    """Losses, and the share of steps on new numbers that point at the right one."""
+    """Return the losses, and the share of steps on new numbers that point at the right one."""
     rng = np.random.default_rng(1)
 
     def draw() -> tuple[NDArray[np.float64], Ints]:

@@ -15,7 +15,7 @@ PRECISIONS: dict[str, Precision] = {
 
 
 def train(model: vpps.Model, network: TreeLSTMSentiment, trees: GraphSet, precision: Precision) -> list[float]:
-    """Mean losses per node of three epochs."""
+    """Return the mean losses per node of three epochs."""
     losses = []
     with vpps.Handle(model, vpps.Adam(lr=0.01), precision=precision) as handle:
         for epoch in range(3):
@@ -29,14 +29,14 @@ def train(model: vpps.Model, network: TreeLSTMSentiment, trees: GraphSet, precis
 
 
 def evaluate(model: vpps.Model, network: TreeLSTMSentiment, trees: GraphSet, precision: Precision) -> float:
-    """The loss of all trees, with the weights as they are."""
+    """Return the loss of all trees without an update."""
     graph = vpps.Graph()
     with vpps.Handle(model, train=False, precision=precision) as handle:
         return float(handle.forward(graph, [network.loss(graph, trees[:])])[0])
 
 
 def main() -> dict[str, tuple[list[float], float]]:
-    """Of each precision the losses, and how far the last weights' loss is from theirs in float32, relative to that."""
+    """Return, per precision, the losses, and the relative distance of the last weights' loss from float32."""
     trees = graphs_of_trees(synthetic_treebank(200, 1).train)
     found = {}
     for name, precision in PRECISIONS.items():

@@ -1,4 +1,4 @@
-"""Pre-trained word vectors: read a text file such as GloVe's into a lookup table; what unknown words get."""
+"""Pre-trained word vectors: reads a text file such as GloVe's into a lookup table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Example = tuple[list[str], int]
 
 
 def read_vectors(path: Path, width: int, wanted: Collection[str]) -> Vectors:
-    """The vectors of some words, from lines such as `word 0.1 -0.2 ...`; other lines are passed over."""
+    """Return the vectors of some words, from lines such as `word 0.1 -0.2 ...`; skip other lines."""
     found: Vectors = {}
     with path.open(encoding="utf-8") as file:
         for line in file:
@@ -32,7 +32,7 @@ def read_vectors(path: Path, width: int, wanted: Collection[str]) -> Vectors:
 
 
 def table_of(vectors: Mapping[str, NDArray[np.float32]], vocabulary: Vocabulary) -> NDArray[np.float32]:
-    """A row per word of the vocabulary, which has unknown words at 0."""
+    """Return a row per word of the vocabulary; row 0 is for unknown words."""
     known = np.stack(list(vectors.values()))
     mean, spread = known.mean(axis=0), known.std(axis=0)
     table = np.random.default_rng(1).normal(mean, spread, (len(vocabulary), len(mean))).astype(np.float32)
@@ -43,7 +43,7 @@ def table_of(vectors: Mapping[str, NDArray[np.float32]], vocabulary: Vocabulary)
 
 
 class Sentiment:
-    """The mean of the word vectors, and a linear layer."""
+    """A linear layer on the mean of the word vectors."""
 
     def __init__(self, model: vpps.Model, table: NDArray[np.float32] | str, rows: int) -> None:
         self.words = model.lookup("words", (rows, WIDTH), init=table)
@@ -56,7 +56,7 @@ class Sentiment:
 def accuracy_with(
     table: NDArray[np.float32] | str, vocabulary: Vocabulary, train: list[Example], dev: list[Example]
 ) -> float:
-    """The share of `dev` that is right after training from that table."""
+    """Return the accuracy on `dev` after training from this table."""
     model = vpps.Model(seed=1)
     network = Sentiment(model, table, len(vocabulary))
     # Vectors that know something already take small steps: they would else learn the few training sentences by heart.
@@ -72,7 +72,7 @@ def accuracy_with(
 
 
 def main() -> tuple[float, float]:
-    """Accuracy with and without the vectors."""
+    """Return the accuracy with and without the vectors."""
     source = random.Random(1)
     opinions = {f"word{k}": source.choice((-1, 1)) for k in range(400)}
 
@@ -97,7 +97,7 @@ def main() -> tuple[float, float]:
 
 
 def write_vectors(path: Path, opinions: Mapping[str, int]) -> None:
-    """A file as GloVe's, for nine words of ten: words of one opinion are near each other."""
+    """Write a file in GloVe's format for nine words of ten; words of one opinion are near each other."""
     rng = np.random.default_rng(2)
     direction = rng.normal(size=WIDTH)
     with path.open("w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Learning rates: a schedule is a function of the number of the update; groups have rates of their own."""
+"""Learning rates: a schedule is a function of the number of the update; groups have their own rates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vpps.zoo import TreeLSTMSentiment
 
 
 def warm_up_then_cosine(peak: float, warm_up: int, total: int) -> Callable[[int], float]:
-    """Linear from 0 to the peak in `warm_up` updates, then half a cosine down to 0 at update `total`."""
+    """Rise from 0 to the peak in `warm_up` updates, then follow half a cosine down to 0 at update `total`."""
 
     def rate(update: int) -> float:  # from 1
         if update <= warm_up:
@@ -25,7 +25,7 @@ def warm_up_then_cosine(peak: float, warm_up: int, total: int) -> Callable[[int]
 
 
 def optimizer_for(updates: int) -> vpps.Optimizer:
-    """Words learn slowly; neither they nor biases decay."""
+    """Return an Adam with a lower rate for words, and no decay of words and biases."""
     return vpps.AdamW(
         lr=warm_up_then_cosine(0.01, warm_up=4, total=updates),
         weight_decay=0.01,
@@ -37,7 +37,7 @@ def optimizer_for(updates: int) -> vpps.Optimizer:
 
 
 def main() -> list[tuple[float, float]]:
-    """The rate of "words" in each update, and the furthest that one of its weights has moved."""
+    """Return the rate of "words" in each update, and the largest change of one of its weights."""
     trees = graphs_of_trees(synthetic_treebank(400, 1).train)
     model = vpps.Model(seed=1)
     network = TreeLSTMSentiment(model, len(trees.vocabularies["word"]), embedding=32, hidden=32)

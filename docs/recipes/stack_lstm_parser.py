@@ -1,6 +1,6 @@
 """A parser that decides step by step, with stack LSTMs (Dyer et al. 2015): shift a word, or reduce two phrases to one.
 
-What the next step is follows from values, so that at decoding the graph grows while it is evaluated.
+The next step depends on values, so in decoding the graph grows while it is evaluated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SHIFT, REDUCE = 0, 1
 
 
 class Parser:
-    """Two LSTMs that read the stack and the words to come; an MLP that decides from their states.
+    """Two LSTMs read the stack and the words to come; an MLP decides from their states.
 
     Args:
         n_words: rows of the embedding table.
@@ -32,17 +32,17 @@ class Parser:
 
     @vpps.cell
     def compose(self, left: vpps.Expression, right: vpps.Expression) -> vpps.Expression:
-        """The vector of a phrase of two parts."""
+        """Return the vector of a phrase of two parts."""
         return vpps.tanh(self.composition(vpps.concat([left, right])))
 
     @vpps.cell
     def scores(self, stack: vpps.Expression, buffer: vpps.Expression) -> vpps.Expression:
-        """Of SHIFT and REDUCE, from the states of the two LSTMs."""
+        """Return the scores of SHIFT and REDUCE, from the states of the two LSTMs."""
         return self.decision(vpps.concat([stack, buffer]))
 
 
 class Parse:
-    """A parse under way. The stack is a Python list: popping it goes back to the LSTM's earlier state.
+    """An unfinished parse. The stack is a Python list; a pop returns to the LSTM's earlier state.
 
     Args:
         words: rows of the embedding table.
@@ -61,15 +61,15 @@ class Parse:
 
     @property
     def allowed(self) -> list[int]:
-        """The actions that there are; none at the end."""
+        """Allowed actions; none at the end."""
         return [SHIFT] * bool(self.ahead) + [REDUCE] * (len(self.phrases) > 1)
 
     def scores(self) -> vpps.Expression:
-        """Of both actions; (2,)."""
+        """Return the scores of both actions, (2,)."""
         return self.parser.scores(self.stack[-1][0], self.buffer[-1][0])
 
     def act(self, action: int) -> None:
-        """Take a step."""
+        """Apply an action to the parse."""
         self.actions.append(action)
         if action == SHIFT:
             self.buffer.pop()
@@ -88,7 +88,7 @@ class Parse:
 
 
 def loss(parser: Parser, graph: vpps.Graph, words: Iterable[int], actions: Iterable[int]) -> list[vpps.Expression]:
-    """A loss for each decision on the right way (teacher forcing)."""
+    """Return a loss per decision along the right actions (teacher forcing)."""
     parse, losses = Parse(parser, graph, words), []
     for action in actions:
         if len(parse.allowed) > 1:
@@ -98,7 +98,7 @@ def loss(parser: Parser, graph: vpps.Graph, words: Iterable[int], actions: Itera
 
 
 def parses(parser: Parser, handle: vpps.Handle, sentences: Iterable[Iterable[int]]) -> list[list[int]]:
-    """The actions for all sentences, which decide together: a launch per decision of the longest."""
+    """Return the actions for all sentences, with one launch per decision of the longest."""
     graph = vpps.Graph()
     under_way = [Parse(parser, graph, words) for words in sentences]
     while True:
@@ -108,18 +108,18 @@ def parses(parser: Parser, handle: vpps.Handle, sentences: Iterable[Iterable[int
         open_ones = [parse for parse in under_way if parse.allowed]
         if not open_ones:
             return [parse.actions for parse in under_way]
-        scores = handle.forward(graph, [parse.scores() for parse in open_ones])  # the graph so far; new is what grew
+        scores = handle.forward(graph, [parse.scores() for parse in open_ones])  # computes only new values
         for parse, found in zip(open_ones, scores, strict=True):
             parse.act(int(found.argmax()))
 
 
 def right_way(tree: Tree) -> list[int]:
-    """The actions that build a tree: its nodes in post-order."""
+    """Return the actions that build a tree: its nodes in post-order."""
     return [REDUCE if children else SHIFT for children in tree.child_lists()]
 
 
 def bracketed(tokens: Iterable[str], actions: Iterable[int]) -> str:
-    """A sentence with the brackets that actions put."""
+    """Return a sentence with the brackets of its actions."""
     ahead, stack = iter(tokens), list[str]()
     for action in actions:
         if action == SHIFT:
@@ -131,8 +131,8 @@ def bracketed(tokens: Iterable[str], actions: Iterable[int]) -> str:
 
 
 def main() -> tuple[list[float], float]:
-    """The loss per decision in every epoch, and the share of dev sentences whose parse is right."""
-    treebank = synthetic_opinions(300, 100)  # a modifier takes the word behind it; the rest branches to the left
+    """Return the loss per decision in every epoch, and the share of dev sentences with the right parse."""
+    treebank = synthetic_opinions(300, 100)  # modifiers take the word behind them; the rest branches to the left
     vocabulary = Vocabulary.from_sentences(tree.tokens for tree in treebank.train)
     train, dev = (
         [([vocabulary[token] for token in tree.tokens], right_way(tree)) for tree in trees]

@@ -1,4 +1,4 @@
-"""Curves of a training: to TensorBoard where a writer for it is installed, else to a table in a file."""
+"""Curves of a training: writes to TensorBoard if a writer is installed, else to a table in a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vpps.zoo import TreeLSTMSentiment
 
 
 class TableWriter:
-    """Writes `scalars.csv`, tag, step, value, by the methods of a SummaryWriter that are used below."""
+    """Writes `scalars.csv` (tag, step, value), with the methods of a SummaryWriter that this program uses."""
 
     def __init__(self, folder: str) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -28,7 +28,7 @@ class TableWriter:
 
 
 def open_writer(folder: str) -> Any:
-    """TensorBoard's, of whichever package is there; else a table, and that is said."""
+    """Return a writer of an installed package for TensorBoard, or print that a table replaces it."""
     for package in ("tensorboardX", "torch.utils.tensorboard"):
         try:
             return importlib.import_module(package).SummaryWriter(folder)
@@ -39,7 +39,7 @@ def open_writer(folder: str) -> Any:
 
 
 def main(folder: str = "runs/trees") -> tuple[list[float], int]:
-    """The losses that were written, and the number of the last update."""
+    """Return the written losses and the number of the last update."""
     trees = graphs_of_trees(synthetic_treebank(400, 1).train)
     model = vpps.Model(seed=1)
     network = TreeLSTMSentiment(model, len(trees.vocabularies["word"]), embedding=32, hidden=32)

@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 
 @dataclass
 class People:
-    """n people and what some say to others: a mini-batch of graphs, side by side.
+    """n people and messages between them: a mini-batch of graphs, side by side.
 
     Attributes:
         opinion: (n,) 0 or 1, at first.
@@ -44,12 +44,12 @@ class Relation:
 
     @vpps.cell
     def message(self, h: vpps.Expression) -> vpps.Expression:
-        """What an edge carries, from the state of its source."""
+        """Return the message of an edge, from the state of its source."""
         return self.W @ h
 
 
 class RelationalNetwork:
-    """h = tanh(W_0 h + Σ W_type h_source + b), again and again, over all edges that end at a vertex."""
+    """Repeats h = tanh(W_0 h + Σ W_type h_source + b) over all edges that end at a vertex."""
 
     def __init__(self, model: vpps.Model, types: list[str]) -> None:
         self.opinions = model.lookup("opinions", (2, HIDDEN))
@@ -59,11 +59,11 @@ class RelationalNetwork:
 
     @vpps.cell
     def update(self, h: vpps.Expression, messages: list[vpps.Expression]) -> vpps.Expression:
-        """The next state of a vertex."""
+        """Return the next state of a vertex."""
         return vpps.tanh(self.own(h) + vpps.sum(messages))
 
     def logits(self, graph: vpps.Graph, people: People) -> vpps.Rows:
-        """Of the label of every vertex."""
+        """Return the logits of every vertex's label."""
         h: vpps.Rows = graph.lookup(self.opinions, people.opinion)
         cells = [relation.message for relation in self.relations]
         for _ in range(ROUNDS):
@@ -73,7 +73,7 @@ class RelationalNetwork:
 
 
 def draw(rng: np.random.Generator, graphs: int, size: int = 10) -> People:
-    """Graphs in which everybody listens to 2 or 4 others: agrees with friends, contradicts foes."""
+    """Draw graphs in which everybody listens to 2 or 4 others, agrees with friends and contradicts foes."""
     n = graphs * size
     degree = rng.choice((2, 4), n)  # even: with one's own opinion there is always a majority
     target = np.arange(n).repeat(degree)
@@ -88,14 +88,14 @@ def draw(rng: np.random.Generator, graphs: int, size: int = 10) -> People:
 
 
 def accuracy(handle: vpps.Handle, network: RelationalNetwork, people: People) -> float:
-    """The share of labels that are right."""
+    """Return the share of right labels."""
     graph = vpps.Graph()
     (logits,) = handle.forward(graph, [network.logits(graph, people)])
     return float((logits.argmax(axis=1) == people.label).mean())
 
 
 def train(types: list[str]) -> float:
-    """Accuracy on new graphs, with these types of edges; with one only, all edges are taken for the same."""
+    """Return the accuracy on new graphs with these types of edges. A single type makes all edges equal."""
     rng = np.random.default_rng(1)
     model = vpps.Model(seed=1)
     network = RelationalNetwork(model, types)
@@ -113,7 +113,7 @@ def train(types: list[str]) -> float:
 
 
 def main() -> tuple[float, float]:
-    """Accuracy with types and without."""
+    """Return the accuracy with types and without."""
     typed, untyped = train(["friend", "foe"]), train(["edge"])
     print(f"accuracy on new graphs: {typed:.2f} with a matrix per type, {untyped:.2f} with one for all edges")
     return typed, untyped

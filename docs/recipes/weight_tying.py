@@ -1,4 +1,4 @@
-"""Weight tying (Press & Wolf 2017; Inan et al. 2017): the rows of the embedding table are the output layer, too."""
+"""Weight tying (Press & Wolf 2017; Inan et al. 2017): the embedding table is also the output layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDTH = 32
 
 
 class LanguageModel:
-    """The next word, from an LSTM over those before it."""
+    """Predicts the next word with an LSTM over the words before it."""
 
     def __init__(self, model: vpps.Model, n_words: int, tied: bool) -> None:
         self.words = model.lookup("words", (n_words, WIDTH), dense=tied)
@@ -30,11 +30,11 @@ class LanguageModel:
 
     @vpps.cell
     def word_loss(self, h: vpps.Expression, following: int) -> vpps.Expression:
-        """Minus the log-probability of the word that follows."""
+        """Return minus the log-probability of the next word."""
         return vpps.cross_entropy(self.output @ h + self.bias, following)
 
     def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        """The mean over all words."""
+        """Return the mean loss over all words."""
         kind = (np.asarray(batch.children)[:, 0] >= 0).astype(np.int8)
         h, _ = graph.map([self.begin, self.step], **batch.structure | {"kind": kind}, inputs={"word": batch["word"]})
         losses = self.word_loss(h, batch["next"])
@@ -42,7 +42,7 @@ class LanguageModel:
 
 
 def train(tied: bool) -> tuple[int, list[float]]:
-    """The number of weights, and the loss of every update."""
+    """Return the number of weights and the loss of every update."""
     sentences, _ = synthetic_text(300, 1)
     text = graphs_of_text(sentences)
     model = vpps.Model(seed=1)
@@ -58,7 +58,7 @@ def train(tied: bool) -> tuple[int, list[float]]:
 
 
 def main() -> dict[str, tuple[int, list[float]]]:
-    """What `train` gives with tied weights, and with an output layer of its own."""
+    """Return the results of `train` with tied weights, and with a separate output layer."""
     found = {"tied": train(tied=True), "apart": train(tied=False)}
     for name, (n_weights, losses) in found.items():
         print(f"{name:5}: {n_weights} weights, loss per word from {losses[0]:.2f} to {losses[-1]:.2f}")
