@@ -108,7 +108,7 @@ model.parameter('W', (2, 2))  # ModelError: 'W' is already*(4, 8)*scope
 model.lookup('W', (2, 2))  # ModelError: 'W' is already*scope
 model.parameter('', (2,))  # ModelError: '' is not a valid parameter or scope name
 model.parameter('a\n', (2,))  # ModelError: name*printable
-model.parameter(3, (2,))  # ModelError: 3 is no name
+model.parameter(3, (2,))  # ModelError: 3 is not a valid parameter or scope name
 model.parameter('p', 3)  # ShapeError: 'p'*tuple*3
 model.parameter('p', (3, 0))  # ShapeError: 'p'*positive*(3, 0)
 model.parameter('p', (2.5,))  # ShapeError: 'p'*ints*(2.5,)

@@ -47,7 +47,7 @@ class Automaton:
     states: tuple[tuple[int, ...], ...]
 
     def numbers(self) -> NDArray[np.int64]:
-        """Return ints for compiled code: encoding, phases, number of states; per state its length, ints and next type."""
+        """Return ints for compiled code: encoding, phases, number of states; per state its length, ints, next type."""
         head = ENCODINGS.index(self.encoding.kind), self.encoding.phases, len(self.states)
         return np.fromiter(chain(head, *((len(state) - 1, *state) for state in self.states)), np.int64)
 
@@ -124,7 +124,7 @@ class LearnedPolicy:
         return f"<vpps.LearnedPolicy: {known}>"
 
     def numbers(self) -> NDArray[np.int64]:
-        """Return ints for compiled code: number of recurrences; per recurrence its cell count, digests and automaton."""
+        """Return ints for compiled code: number of recurrences; for each its cell count, digests and automaton."""
         found = [np.array([len(self.recurrences)])]
         for known in self.recurrences:
             digests = np.array([int(digest, 16) for digest in known.digests], np.uint64).view(np.int64)
