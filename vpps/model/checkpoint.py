@@ -196,10 +196,7 @@ def _int(description: Mapping[str, Any], name: str, least: int | None) -> int:
 
 
 def _counts(description: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
-    """Return steps by parameter. Older files hold only the model's step at their common start ("since").
-
-    Raises KeyError, ValueError.
-    """
+    """Return steps by parameter; older files have one start for all, "since". Raises KeyError, ValueError."""
     if "since" not in description:
         return {name: _int(description["counts"], name, 0) for name, _ in description["counts"].items()}
     count = description["step"] - _int(description, "since", 0)
@@ -259,7 +256,7 @@ def _kind(p: Parameter) -> str:
 
 
 def restore(model: Model, path: Path, strict: bool) -> None:
-    """Implement `Model.restore`."""
+    """Implement `Model.restore` for a checked path."""
     contents = _read(path)
     names = {p.name for p in model}
     if strict and names != set(contents.weights):
@@ -292,7 +289,7 @@ def restore(model: Model, path: Path, strict: bool) -> None:
 
 
 def load(kind: type[Model], path: Path) -> Model:
-    """Implement `Model.load`."""
+    """Implement `Model.load` for a checked path."""
     contents = _read(path)
     model = kind(seed=contents.description["seed"])
     for p in contents.description["parameters"]:

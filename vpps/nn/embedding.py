@@ -16,9 +16,8 @@ from vpps.values import Float32
 
 
 class Embedding(Layer):
-    """An embedding table. Call `embedding(i)` in a cell, or `embedding(graph, i)` in a graph; there i may be an array.
-
-    It corresponds to `nn.Embedding`, without `padding_idx` (a row that is not trained).
+    """An embedding table, like `nn.Embedding` without `padding_idx` (a row that is not trained). Call `embedding(i)` in
+    a cell, or `embedding(graph, i)` in a graph with an int or an array of ints.
 
     Args:
         init: initial value of the table, such as an array of pretrained vectors.

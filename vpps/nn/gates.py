@@ -57,8 +57,7 @@ def multiply_children(U: ChildMatrices, hs: Sequence[vpps.Expression]) -> vpps.E
 
 
 def glorot_per_gate(n_gates: int) -> Initialiser:
-    """Return Glorot & Bengio's uniform initialiser for stacked matrices. It draws each matrix separately, because
-    stacking must not shrink the weights."""
+    """Return an initialiser with Glorot & Bengio's uniform for each gate, because stacking must not shrink weights."""
 
     def initialise(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
         rows, columns = shape

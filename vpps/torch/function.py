@@ -147,11 +147,9 @@ class _FirstOrderOnly(torch.autograd.Function):
 
 
 def _first_order_only(gradients: Sequence[Any], sources: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a node's gradients. With `create_graph=True` they become results of a node that raises in its backward.
-
-    Without that node PyTorch would take them for constants. The node's inputs are all tensors that the gradients depend
-    on, because `autograd.grad` visits only nodes on a path to its inputs.
-    """
+    """Return a node's gradients. With `create_graph=True` they become results of a node that raises in its backward;
+    otherwise PyTorch would take them for constants. That node's inputs are all tensors that the gradients depend on,
+    because `autograd.grad` visits only nodes on a path to its inputs."""
     if not torch.is_grad_enabled():
         return tuple(gradients)
     anchor = torch.zeros((), device="cpu", requires_grad=True)
@@ -159,8 +157,8 @@ def _first_order_only(gradients: Sequence[Any], sources: Sequence[Any]) -> tuple
 
 
 def _remember(ctx: Any, call: TensorCall) -> None:
-    """Keep a call until backward frees the graph. The saved tensor makes autograd raise its usual error if backward
-    runs twice."""
+    """Keep a call until backward frees the graph. Saving a tensor makes autograd raise its usual error on a second
+    backward."""
     ctx.call = call
     ctx.save_for_backward(torch.empty(0, device="cpu"))
     ctx.set_materialize_grads(False)

@@ -143,9 +143,8 @@ class Module(Holder):
 
     @not_compiled
     def loss(self, graph: Graph, loss: Expression) -> Any:
-        """Compute a scalar loss as a tensor. One launch computes it with its gradients, and backward only scales them.
-
-        That is faster than `net(graph, loss)`. If vpps updates the weights, the two calls are the same.
+        """Compute a scalar loss as a tensor, with its gradients in the same launch; backward only scales them. That is
+        faster than `net(graph, loss)`. If vpps updates the weights, the two calls are the same.
 
         Raises:
             GraphError, CapacityError, HandleError: as for `Handle.gradients`.
@@ -210,11 +209,8 @@ class Module(Holder):
         return call, inputs
 
     def _masks(self, graph: Graph) -> dict[str, Any]:
-        """Return the options that select one forward's dropout masks.
-
-        Training forwards are numbered since the latest step of vpps. Each has new masks; the first has those of
-        `Handle.fb`.
-        """
+        """Return options for one forward's dropout masks. Training forwards are numbered since the latest step of vpps;
+        each has new masks, and the first has those of `Handle.fb`."""
         if self._drawn[0] != self.model.step:
             self._drawn = self.model.step, 0
         step, draw = self._drawn
@@ -326,11 +322,8 @@ def _has_dropout(graph: Graph) -> bool:
 
 
 def _note_loaded(net: Module, keys: Any) -> None:
-    """Notice weights that were loaded, and remove false "unexpected" keys.
-
-    PyTorch reports parameters with a dot in their names as unexpected, because it takes the part before the dot for a
-    module.
-    """
+    """Notice loaded weights. Remove false "unexpected" keys: PyTorch reports names with a dot, because it takes the
+    part before the dot for a module."""
     own = {net._prefix + in_torch(p.name) for p in net.model}
     keys.unexpected_keys[:] = [key for key in keys.unexpected_keys if key not in own]
     net._weights.synchronise(reading=True)

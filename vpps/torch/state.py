@@ -34,7 +34,6 @@ def extra_state(model: Model, drawn: tuple[int, int], updates: bool) -> Any:
     Args:
         model: model with its newest weights.
         drawn: a step, and the number of training forwards since then.
-        updates: True if vpps updates the weights.
     """
     extra: dict[str, Any] = {"step": model.step, "drawn": drawn}
     state, averages = model.optimizer_state, model.averages

@@ -20,8 +20,7 @@ _owners: weakref.WeakValueDictionary[int, SharedWeights] = weakref.WeakValueDict
 """Owners of tensors by the tensors' ids. An attribute of the tensor would be pickled with it."""
 
 SAMPLE = 100
-"""Minimum number of weights per tensor (if it has as many) that are compared to find changes that PyTorch does not
-count."""
+"""Minimum number of weights per tensor, if it has as many, that are compared to find changes without a new version."""
 
 
 class LiveParameters(dict[str, Any]):

@@ -21,9 +21,8 @@ MOST_KEPT = 1 << 20
 
 
 def train_and_dev(data: Path) -> tuple[Source, Source]:
-    """Return sources of train and dev data: `train.txt` and `dev.txt` of a folder, or parts of a single file.
-
-    The single file is `data` itself, or the only text file in the folder; the last tenth of its lines is dev data.
+    """Return sources of train and dev data: `train.txt` and `dev.txt` of a folder, or parts of a single file, `data` or
+    the folder's only text file. The last tenth of its lines is dev data.
 
     Raises:
         DataError: the folder has neither, or cannot be read.
@@ -56,9 +55,8 @@ def folder_only(data: Path) -> tuple[Source, Source]:
 
 
 def parallel_files(folder: Path, source: str) -> tuple[tuple[Source, Source], tuple[Source, Source]]:
-    """Return (source, target) pairs of train and dev data: train.X, train.Y, dev.X and dev.Y of a folder, or one pair.
-
-    The single pair are the only two files whose names differ in their extension; the last tenth of lines is dev data.
+    """Return (source, target) of train and dev data: train.X, train.Y, dev.X and dev.Y of a folder, or its only pair of
+    files whose names differ in their extensions. The last tenth of that pair's lines is dev data.
 
     Args:
         source: the extension X. Compressed files append `.gz` to it.
