@@ -36,7 +36,7 @@
 #define VP_CHAINS 0                 // tails take the results of products
 
 // ---- words of the script
-#define VP_HEADER_WORDS 4           // header of a script; one entry point per virtual processor follows
+#define VP_HEADER_WORDS 4           // script header; then one entry point per virtual processor
 #define VP_HEAD_WORDS   5           // head of an instruction
 #define VP_INDEXED      0x80000000u  // bits of an operand's mode: an index list gives the rows,
 #define VP_SCALAR       0x40000000u  // one float per row serves every unit,
