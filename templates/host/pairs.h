@@ -133,7 +133,7 @@ VP_DEVICE void round_row(uint16_t* to, const float* x, int n)
 
 // A virtual processor's scratch memory for operands that an instruction rounds once and reads in several passes. If the
 // system is out of memory, `take` returns null, and the launch is stopped.
-enum { NO_MEMORY = 3 };  // beside UNKNOWN_INSTRUCTION
+enum { NO_MEMORY = 3 };  // another reason for stopping, like UNKNOWN_INSTRUCTION
 struct Scratch {
     Pair* words;
     size_t count;

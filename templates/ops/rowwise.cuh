@@ -134,7 +134,7 @@ struct Softmax {
     }
 };
 struct LogSoftmax {
-    // dy - e^y (dy + others) for the largest y, the only one that can be near 0, where this form cancels.
+    // dy - e^y (dy + others) for the largest y, without cancellation near y = 0. Only the largest y can be near 0.
     VP_DEVICE static float best_gradient(float y, float dy, float others) { return -expm1_(y) * dy - exp_(y) * others; }
     VP_DEVICE static void forward(const Row& r)
     {
@@ -168,7 +168,7 @@ struct CrossEntropy {
     VP_DEVICE static void backward(const Row& r)
     {
         const Exponentials e = others(r);
-        // A division, not reciprocal_: with that NVRTC 13.5 spills beside 184 registers of weights.
+        // A division, because with reciprocal_ and 184 registers of weights NVRTC 13.5 spills.
         const float *x = r.x[0], dy = r.x[2][0], scale = 1.f / (e.rest + exp_(x[r.label] - e.top)), top = e.top, rest = e.rest;
         const int label = r.label;
         r.fill([=](int u) VP_INLINE { return dy * ((u == label ? -rest : exp_(x[u] - top)) * scale); });

@@ -108,8 +108,8 @@ class LearnedPolicy:
     """A batching policy learned by `vpps.learn_policy`. To use it: `vpps.Handle(model, policy=learned)`.
 
     It can be pickled. It identifies cells by their computation and the names of their parameters, in every process.
-    Policy "critical" batches recurrences of other cells. In an unseen state the choice is that of "critical"; with one
-    of the paper's encodings it is that of "sufficient".
+    Policy "critical" batches recurrences of other cells. In an unseen state it chooses like "critical"; with one of the
+    paper's encodings it chooses like "sufficient".
 
     Attributes:
         recurrences: result for each recurrence of several cells. A recurrence of one cell leaves no choice.

@@ -16,7 +16,7 @@ from vpps.zoo.task import Settings, Task, setting
 from vpps.zoo.tasks import files, kinds
 from vpps.zoo.tasks.kinds import DataKind
 
-_FILES = "A folder with train.txt and dev.txt, or one file, of which the last tenth is held out; one "
+_FILES = "A folder with train.txt and dev.txt, or one file, whose last tenth is held out; one "
 _SST = "such as the Stanford Sentiment Treebank."
 _TEXT = _FILES + "tokenised sentence a line, such as the Penn Treebank's text."
 _TAGS = _FILES + "sentence a line, words as word|TAG separated by blanks, such as WikiNER."
@@ -28,7 +28,7 @@ TREES = DataKind(
 TREES_OF_LISTS = TREES._replace(options={"lists": True})
 PYRAMIDS = DataKind(
     partial(data.synthetic_opinions, n_train=8000), data.graphs_of_trees, data.read_treebank,
-    _FILES + f"bracketed tree a line, labels from 0, of which the words and the root's label are used: {_SST}",
+    _FILES + f"bracketed tree a line, labels from 0; only words and the root's label are used: {_SST}",
     options={"lists": True}, derive=data.pyramids_of_trees,
 )  # fmt: skip
 SENTENCES = DataKind(data.synthetic_text, data.graphs_of_text, data.read_text, _TEXT)

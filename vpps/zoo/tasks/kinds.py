@@ -405,7 +405,7 @@ class Translation(NextWords):
 
     data_help = (
         "A folder with train.X, train.Y, dev.X and dev.Y, where X and Y are languages (train.en, train.vi), or with "
-        "one pair of files of which the last tenth is held out; one tokenised sentence a line. BLEU needs sacrebleu."
+        "one pair of files, whose last tenth is held out; one tokenised sentence a line. BLEU needs sacrebleu."
     )
     summary = "pairs of sentences, {task.n_source} and {task.n_target} different words"
     description = NetworkTask.description
