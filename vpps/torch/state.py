@@ -1,4 +1,4 @@
-"""Extra state of a module in its state dict: a `torch.save` file as a tensor of bytes. Unlike other objects, it can be
+"""Extra state of a module in its state dict: a `torch.save` file as a tensor of bytes. Like other tensors, it can be
 cloned, moved and written as safetensors."""
 
 from __future__ import annotations
