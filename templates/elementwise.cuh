@@ -1,4 +1,4 @@
-// ---- elementwise instructions, and those that move rows
+// ---- elementwise instructions, and instructions that move rows
 template <int N> struct Rows {
     float* y;
     const float* x[N];
@@ -103,7 +103,7 @@ VP_ROUTINE void gather_sum(const Vp& vp, const GatherSum& i)
             const Word* entries = vp.script + i.offsets[r];
             const int n = (int)(i.offsets[r + 1] - i.offsets[r]);
             const auto row = [&](int k) { return vp.pool + entries[k] + i.shift + s; };
-            if (STRIP > 1 && n == 1) {  // nearly always: where one thread makes many sums that is worth a loop
+            if (STRIP > 1 && n == 1) {  // the usual case; a separate loop pays if one thread computes many sums
                 const float* x = row(0);
                 if (accumulate) {
                     VP_SIMD for (int u = 0; u < width; u++) y[u] += 0.f + x[u];
@@ -144,7 +144,7 @@ VP_ROUTINE void column_sum(const Vp& vp, const ColumnSum& i)
     });
 }
 
-// dst[r] = rows of a packed matrix, one after the other: from row labels[r] on, or from the first where there is no list.
+// dst[r] = consecutive rows of a packed matrix, from row labels[r] on, or from row 0 if there is no list.
 template <class Args> VP_DEVICE int first_row(const Vp& vp, const Args& i, int r)
 {
     return i.labels == vp.script ? 0 : (int)i.labels[r];
@@ -164,7 +164,7 @@ VP_ROUTINE void packed_rows(const Vp& vp, const PackedRows& i)
     });
 }
 
-// G = (or +=) sum over r of dy[r], added to the rows that it is the gradient of: tile by tile, each in the order of r.
+// G = (or +=) sum over r of dy[r], added to the rows that dst[r] was copied from. A tile adds in the order of r.
 VP_ROUTINE void packed_rows_gradient(const Vp& vp, const PackedRowsGradient& i)
 {
     const int columns = (int)i.columns, count = (int)i.dy_width / columns;

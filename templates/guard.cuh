@@ -1,16 +1,16 @@
-// ---- no weight is changed by a step whose loss or gradients are not finite
-enum { NOT_FINITE = 2 };  // a word of the first counter's line, which the launch before has cleared: not 0 after a watch has said so
+// ---- guard: a step changes no weight if its loss or gradients are not finite
+enum { NOT_FINITE = 2 };  // a word in the first counter's line; the previous launch clears it, a watch sets it
 
-// Whether no sum of products of such magnitudes, a term for every row and more, has a square that is no float.
+// True if every sum of products of such magnitudes, with n * terms terms, has a square below the largest float.
 VP_DEVICE bool fits(const Watch& i, Word dy, Word x)
 {
 #if VP_ROUNDS
-    if ((dy > x ? dy : x) >= 0x7f7f8000u) return false;  // to bf16 that is infinite, and its product with 0 no number
+    if ((dy > x ? dy : x) >= 0x7f7f8000u) return false;  // rounds to infinity in bf16, and infinity times 0 is NaN
 #endif
     return as_float(dy) * as_float(x) * ((float)i.head.n * (float)i.terms) < 0x1p60f;
 }
 
-// Whether gradients fit, by the largest magnitudes in all rows of a virtual processor. If not, rows are to be looked at.
+// True if gradients fit by the largest magnitudes in all rows of a virtual processor. If false, check each row.
 VP_DEVICE bool all_fit(const Vp& vp, const Watch& i, int r0, int r1)
 {
     const Word dy = largest_of_rows(r0, r1, i.head.width, [&](int r) { return i.dy.row(r); });
@@ -24,9 +24,9 @@ VP_DEVICE bool all_fit(const Vp& vp, const Watch& i, int r0, int r1)
     return fits(i, dy, x);
 }
 
-// No element of sum over rows of dy x^T is larger than the terms times the largest of a row's |dy| |x|. Where that, or its
-// square, may not be a float the launch is not to change anything. Without x it is the sum of dy. Row by row, so that the
-// answer does not depend on who looks at which rows; where one thread has many, all at once nearly always say enough.
+// Marks the launch as not finite if a gradient, or its square, may exceed the largest float. An element of sum over rows
+// of dy x^T is at most the number of terms times the largest |dy| |x| of a row. Without x the sum is that of dy. The check
+// is per row, so that the result does not depend on the division of rows. A cheap check of all rows usually suffices.
 VP_ROUTINE void watch(const Vp& vp, const Watch& i)
 {
     for_slices(vp, i.head, [&](int r0, int r1, int, int) {
@@ -46,20 +46,20 @@ VP_ROUTINE void watch(const Vp& vp, const Watch& i)
     });
 }
 
-// VP 0 keeps the loss of this launch where the next launch does not overwrite it.
+// VP 0 copies the loss of this launch to a slot that the next launch does not overwrite.
 VP_ROUTINE void report_loss(const Vp& vp, const Loss& i)
 {
     if (vp.id == 0) tell(vp, i.slot, vp.pool[i.source]);
 }
 
-// Whether the launch goes on; says so to the host: a loss that is 0 or not finite.
+// Returns `fine`: true if the launch goes on. Tells the host 0 if fine, else the float `why`, which is not finite.
 VP_DEVICE bool goes_on(const Vp& vp, Word left_out, bool fine, Word why)
 {
     if (vp.id == 0) tell(vp, left_out, fine ? 0.f : as_float(why));
     return fine;
 }
 
-// Behind a barrier behind the watches: all virtual processors find the same.
+// Runs after the watches and a barrier, so that all virtual processors decide the same.
 VP_ROUTINE bool guard(const Vp& vp, const Guard& i)
 {
     const bool fine = !marked(vp.counters + NOT_FINITE) && magnitude(vp.pool[i.loss]) < 0x7f800000u;

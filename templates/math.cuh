@@ -1,7 +1,7 @@
 // ---- elementary functions: branch-free polynomials that vectorise and give the same bits in vector and scalar loops.
-// Right for NaN, infinities, zeros and denormals; error bounds are asserted by tests/kernel/test_math.py.
+// They handle NaN, infinities, zeros and denormals; tests/kernel/test_math.py asserts error bounds.
 
-// e^t = mantissa * 2^n: Cody-Waite reduction to |r| <= ln(2)/2, degree-7 polynomial. `shifted` is n in the low bits of its word.
+// e^t = mantissa * 2^n: Cody-Waite reduction to |r| <= ln(2)/2, degree-7 polynomial. The low bits of `shifted` hold n.
 struct Exponential {
     float mantissa, shifted;
     VP_DEVICE explicit Exponential(float t)
@@ -21,18 +21,18 @@ struct Exponential {
     }
 };
 
-// x, at least `low`, a negative number, and at most `high`, a positive one; of a NaN either. As ints: floats that a NaN
-// passes through take twice the instructions.
+// Clamps x to [low, high], with low < 0 < high; a NaN becomes one of the bounds. Comparisons of ints are used, because floats
+// that pass NaNs through take twice the instructions.
 VP_DEVICE float bounded(float x, float low, float high)
 {
-    const Word word = as_word(x) < as_word(low) ? as_word(x) : as_word(low);  // the lower a number, the larger
+    const Word word = as_word(x) < as_word(low) ? as_word(x) : as_word(low);  // lower negative numbers have larger words
     return as_float((int)word < (int)as_word(high) ? word : as_word(high));
 }
 
-// e^x, scaled in two steps so that denormals come out right.
+// e^x, scaled in two steps so that denormal results are correct.
 VP_DEVICE float exp_(float x)
 {
-    const Exponential e(bounded(x, -104.f, 89.f));  // beyond: 0, infinity
+    const Exponential e(bounded(x, -104.f, 89.f));  // beyond these bounds: 0, infinity
     const int exponent = (int)(as_word(e.shifted) & 0x7fffffu) - 0x400000;
     const int half = exponent >> 1;
     const float scale1 = as_float((Word)(half + 127) << 23);
@@ -40,19 +40,19 @@ VP_DEVICE float exp_(float x)
     return x != x ? x : e.mantissa * scale1 * scale2;
 }
 
-// 2^32 / (1 + e^x). Where e^x is large the power of two keeps it finite, so that neither scaling nor quotient has cases;
-// where it is small, 1 + e^x is 1.
+// 2^32 / (1 + e^x). If e^x is large, the power of two keeps it finite, so that scaling and quotient need no special cases.
+// If e^x is small, 1 + e^x is 1.
 VP_DEVICE float logistic_(float x)
 {
-    const Exponential e(bounded(x, -40.f, 104.f));  // above: so large that 1 / e^x is 0
+    const Exponential e(bounded(x, -40.f, 104.f));  // above the upper bound 1 / e^x is 0
     const float scale = as_float((as_word(e.shifted) << 23) + ((127u - 32u) << 23));
     return x != x ? x : reciprocal_(fma_(e.mantissa, scale, 2.3283064365386963e-10f));
 }
 
 VP_DEVICE float sigmoid_(float x) { return logistic_(-x) * 2.3283064365386963e-10f; }
 
-// tanh: an odd polynomial near 0, where 1 - 2 / (e^2|x| + 1) would cancel. Of a negative x, 2 / (e^2x + 1) would be near 2
-// and lose two bits of a value near -1, where backward's 1 - y^2 has few.
+// tanh: an odd polynomial near 0, because 1 - 2 / (e^2|x| + 1) would cancel there. It uses |x|, because for negative x
+// 2 / (e^2x + 1) would be near 2 and lose two bits of a result near -1, and backward's 1 - y^2 needs these bits.
 VP_DEVICE float tanh_(float x)
 {
     const Word sign = as_word(x) & 0x80000000u;
@@ -69,13 +69,13 @@ VP_DEVICE float tanh_(float x)
 }
 
 // Natural logarithm: x = (1 + f) * 2^k with 1 + f in [sqrt(1/2), sqrt(2)); with s = f / (2 + f),
-// log(1 + f) = f - f^2/2 + s (f^2/2 + R), R an even series in s: the small terms are summed before f itself.
+// log(1 + f) = f - f^2/2 + s (f^2/2 + R), R an even series in s. The small terms are summed before f is added.
 VP_DEVICE float log_(float x)
 {
     const bool denormal = x < 1.17549435e-38f;
     const float scaled = denormal ? x * 8388608.f : x;
     const Word bits = as_word(scaled);
-    const Word shifted = bits - 0x3f3504f3u;  // sqrt(1/2): makes the mantissa's range symmetric about 1
+    const Word shifted = bits - 0x3f3504f3u;  // sqrt(1/2), which makes the mantissa's range symmetric about 1
     const int exponent = (int)shifted >> 23;
     const float f = as_float(bits - ((Word)exponent << 23)) - 1.f;
     const float k = (float)(denormal ? exponent - 23 : exponent);
@@ -92,8 +92,8 @@ VP_DEVICE float log_(float x)
     return x != x ? x : x < 0.f ? nan : x == 0.f ? -infinity : x == infinity ? x : y;
 }
 
-// A finite x as an angle r, at most pi / 4 either way, behind a whole number of quarter turns: |x| = r + quarters * pi / 2.
-// 1 / (2 pi) to as many bits as count, and whole turns not computed at all (Payne & Hanek 1983): no x is too large for it.
+// A finite x as an angle |r| <= pi / 4 and a whole number of quarter turns: |x| = r + quarters * pi / 2. The reduction uses
+// only the bits of 1 / (2 pi) that matter, and skips whole turns (Payne & Hanek 1983), so that no x is too large.
 struct Angle {
     float r;
     Word quarters;
@@ -102,7 +102,7 @@ struct Angle {
         const Word size = magnitude(x), exponent = size >> 23;
         const Word m = (size & 0x7fffffu) | 0x800000u;           // |x| = m * 2^(skipped - 24)
         const Word skipped = exponent < 126u ? 0u : exponent - 126u;
-        const auto word = [=](int i) VP_INLINE {  // of 2^-24 / (2 pi), from bit `skipped` on
+        const auto word = [=](int i) VP_INLINE {  // word i of 2^-24 / (2 pi), from bit `skipped` on
             const Word bits[] = {0x28u, 0xbe60db93u, 0x91054a7fu, 0x09d5f47du, 0x4d377036u, 0xd8a5664fu, 0x10e4107fu, 0x9458eaf7u};
             const auto at = [&](int k) VP_INLINE {
                 const Word a = skipped < 32u ? bits[k] : bits[k + 1], b = skipped < 96u ? bits[k + 2] : bits[k + 3];
@@ -110,21 +110,21 @@ struct Angle {
             };
             return at(i) << (skipped & 31u) | at(i + 1) >> 1 >> (31u - (skipped & 31u));
         };
-        // Turns, less whole ones, in units of 2^-32 and 2^-64.
+        // The fraction of a turn, in units of 2^-32 and 2^-64.
         const unsigned long long low = (unsigned long long)m * word(1) + ((unsigned long long)m * word(2) >> 32);
         const Word high = m * word(0) + (Word)(low >> 32);
         const Word nearest = (high + 0x20000000u) >> 30;
         const Word rest = high - (nearest << 30), more = (Word)low;
-        // Their leading 24 bits, wherever these are: a number near a multiple of pi / 2 keeps its digits.
+        // Its leading 24 bits, wherever they are, so that a number near a multiple of pi / 2 keeps its digits.
         const float a = (float)((int)rest >> 6) * 1.4901161193847656e-08f;                 // 2^-26
         const float b = (float)(int)((rest & 63u) << 18 | more >> 14) * 8.8817841970012523e-16f;  // 2^-50
         const float small = b + (float)(int)(more & 0x3fffu) * 5.4210108624275222e-20f;    // 2^-64
         const float turns = a + small, rounding = (a - turns) + small;
         const float far = fma_(turns, 6.28318548f, fma_(turns, -1.74845553e-07f, rounding * 6.28318548f));
-        r = exponent < 126u ? as_float(size) : far;  // below 1/2
+        r = exponent < 126u ? as_float(size) : far;  // |x| < 1/2 needs no reduction
         quarters = exponent < 126u ? 0u : nearest;
     }
-    // The sine of the angle that is so many quarters on.
+    // The sine of the angle plus `on` quarter turns.
     VP_DEVICE float sine(Word on) const
     {
         const float z = r * r;
@@ -152,8 +152,8 @@ VP_DEVICE float cos_(float x)
 // e^x - 1 without cancellation near 0: e^x - 1 = tanh(x / 2) (e^x + 1).
 VP_DEVICE float expm1_(float x) { return x < -20.f ? -1.f : x > 88.f ? exp_(x) : tanh_(0.5f * x) * (exp_(x) + 1.f); }
 
-// log(1 + x) of an x >= 0, without cancellation near 0: the rounding error of u = 1 + x, over u, is added to log(u). There
-// 2 - u is near 1 / u; from 2 on the error is too small to count.
+// log(1 + x) for x >= 0, without cancellation near 0: adds the rounding error of u = 1 + x, divided by u, to log(u). Near 0,
+// 2 - u approximates 1 / u; from u = 2 on the error is negligible.
 VP_DEVICE float log1p_(float x)
 {
     const float u = 1.f + x;

@@ -1,4 +1,4 @@
-// ---- optimizers: one weight's step. The members of Hyper are HYPER in vpps/model/optim.py.
+// ---- optimizers: steps of single weights. The members of Hyper are HYPER in vpps/model/optim.py.
 struct Sgd {
     enum { MOMENTS = 0 };
     VP_DEVICE static void step(float& w, float g, float&, float&, const Hyper& h) { w -= h.lr * fma_(h.weight_decay, w, g); }
@@ -66,8 +66,8 @@ VP_DEVICE Hyper hyper_of(const Vp& vp, Word position)
     return h;
 }
 
-// Where some weights lie, with their gradients, moments and average; all laid out alike. `g` null: the gradient is zero;
-// `average` null: there is none.
+// Addresses of weights and of their gradients, moments and averages, which all have one layout. If `g` is null, the gradient
+// is zero; if `average` is null, there is none.
 struct Weights {
     float* w;
     const float* g;
@@ -81,8 +81,8 @@ template <class Args> VP_DEVICE Weights weights_of(const Vp& vp, const Args& i)
             vp.pool + i.moment1, i.average ? vp.pool + i.average : nullptr};
 }
 
-// The step of the k-th weight with a gradient; returns the new weight. Everything is read before anything is written: the
-// compiler must assume that one may be the other, and would wait for each in turn.
+// Steps the k-th weight with a gradient; returns the new weight. All reads precede all writes, because the compiler must
+// assume that the arrays alias, and would otherwise order every access.
 template <class Rule> VP_DEVICE float step(const Weights& at, int k, float gradient, const Hyper& h)
 {
     float w = at.w[k], m = 0.f, v = 0.f;
@@ -95,13 +95,13 @@ template <class Rule> VP_DEVICE float step(const Weights& at, int k, float gradi
     return w;
 }
 
-// In this form weights that stand still are an average that stands still, to the last bit.
+// Updates the average. In this form an average equal to constant weights stays constant, to the last bit.
 VP_DEVICE void average(const Weights& at, int k, float complement)
 {
     at.average[k] = fma_(complement, at.w[k] - at.average[k], at.average[k]);
 }
 
-// The step of n weights. Loops of their own: the common ones become vector code.
+// Steps n weights. Separate loops let the compiler vectorise the common cases.
 template <class Rule, class Args> VP_DEVICE void step_run(const Vp& vp, const Args& i, const Weights& at, int n, const Hyper& h)
 {
     if (ONE_LOOP) {
@@ -117,7 +117,7 @@ template <class Rule, class Args> VP_DEVICE void step_run(const Vp& vp, const Ar
     if (at.average) for_run(vp, n, [&](int k) { average(at, k, i.complement); });
 }
 
-// Floats that the step of one weight reads and writes: itself and its moments twice, its gradient once.
+// Number of floats that the step of one weight reads or writes: weight and moments twice, gradient once.
 template <class Rule> VP_DEVICE constexpr int updated_floats(bool has_gradient) { return 2 + has_gradient + 2 * Rule::MOMENTS; }
 
 template <class Rule> VP_ROUTINE void update_vector(const Vp& vp, const UpdateVector& i)
@@ -129,8 +129,8 @@ template <class Rule> VP_ROUTINE void update_vector(const Vp& vp, const UpdateVe
     });
 }
 
-// Rows of a table, only those that the batch used (lazy update): table_rows[r] is the row whose gradient is row r. The
-// weights of a row that updates passed by stood still, so its average came nearer to them by decay^updates: idle[r].
+// Steps only the table rows that the batch used (lazy update): table_rows[r] is the row whose gradient is row r. A row's
+// weights are constant during updates that skip it, so its average approaches them by the factor idle[r] = decay^updates.
 template <class Rule> VP_ROUTINE void update_rows(const Vp& vp, const UpdateRows& i)
 {
     const Hyper h = hyper_of(vp, i.hyper);
@@ -171,8 +171,8 @@ VP_ROUTINE void squares_rows(const Vp& vp, const SquaresRows& i)
     });
 }
 
-// Every virtual processor sums the partial sums in the same order and so gets the same scale. False: see guard, but
-// the gradients may have been added to what is held.
+// Every virtual processor sums the partial sums in the same order, and gets the same scale. Returns false if the norm is not
+// finite (see guard); the gradients may then have been accumulated already.
 VP_ROUTINE bool clip(Vp& vp, const Clip& i)
 {
     const float* partials = vp.pool + i.partials;

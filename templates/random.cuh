@@ -1,4 +1,4 @@
-// ---- random numbers: Philox 4x32-10 (Salmon et al. 2011), counter-based. Mirrors vpps/ops/philox.py, bit for bit.
+// ---- random numbers: counter-based Philox 4x32-10 (Salmon et al. 2011). Mirrors vpps/ops/philox.py, bit for bit.
 struct Philox {
     Word c0, c1, c2, c3;
     template <int ROUNDS> VP_DEVICE void run(Word k0, Word k1)

@@ -1,9 +1,9 @@
 // ---- the script: heads, operands, slices. Mirrors vpps/script/instructions.py and vpps/script/slices.py.
 enum {
-    COUNTER_WORDS = 32,  // of a counter's line
+    COUNTER_WORDS = 32,  // words of a counter's line
     COUNTERS = VP_COUNTERS,
-    STOPPED = 1u << 30,       // added to all counters by whoever stops the launch: all waits end
-    UNKNOWN_INSTRUCTION = 1,  // why it is stopped
+    STOPPED = 1u << 30,       // stopping a launch adds this to all counters, which ends all waits
+    UNKNOWN_INSTRUCTION = 1,  // reason for stopping
 };
 VP_DEVICE int opcode_of(const Word* ip) { return ip[0] & 0xffff; }
 VP_DEVICE int size_of(const Word* ip) { return ip[1]; }
@@ -13,12 +13,12 @@ struct Head {
     int opcode, flags, n, width, parts;
 };
 
-// Rows of floats: at a stride, or anywhere through an index list.
+// Rows of floats, at a stride or given by an index list.
 struct Operand {
     float* pool;
     const Word* script;
-    Word address;  // of the first row, or of an index list in the script
-    Word step;     // between rows, or offset within an indexed row
+    Word address;  // address of the first row, or of an index list in the script
+    Word step;     // stride between rows, or offset within an indexed row
     bool indexed;
     bool scalar;   // one float per row, used for every unit
     VP_DEVICE float* row(int r) const
@@ -32,7 +32,7 @@ struct Segments {
     int count;
 };
 
-// Decodes the fields of an instruction one after the other.
+// Decodes the fields of an instruction in order.
 struct Reader {
     const Vp& vp;
     const Word* ip;
@@ -59,33 +59,33 @@ struct Reader {
 
 VP_DEVICE Operand segment(const Vp& vp, const Segments& s, int k, int* width)
 {
-    Reader in(vp, s.first);  // never asks for the end
+    Reader in(vp, s.first);  // its `end` is not used
     in.ip = s.first + 3 * k;
     const Operand x = in.operand();
     *width = (int)in.word();
     return x;
 }
 
-// The vp-th of count contiguous, nearly equal shares of range(total).
+// Start of the vp-th of count contiguous, nearly equal shares of range(total).
 VP_DEVICE int share(unsigned total, unsigned vp, unsigned count) { return (int)(total / count * vp + total % count * vp / count); }
 
-// What this virtual processor owns of an instruction's result: rows by units of each part.
+// This virtual processor's part of an instruction's result: rows by units of each part.
 VP_DEVICE Slices slices_of(const Vp& vp, const Word* ip)
 {
     const int flags = (int)(ip[0] >> 16), n = (int)ip[2], width = (int)ip[3], parts = (int)ip[4];
-    if (width == 0) return {};  // a barrier: what waits for it does not wait for divisions too
+    if (width == 0) return {};  // a barrier; its waiters must not wait for divisions, too
     if (flags & ALONE) return {0, n, 0, width, width, 1};
-    if (flags & TURNS) return {0, n, 0, 0, 0, 0};  // its routine knows (cuda/held.cuh, Owned)
+    if (flags & TURNS) return {0, n, 0, 0, 0, 0};  // its routine slices the result (cuda/held.cuh, Owned)
     if (flags & ROWS) return {share(n, vp.id, vp.count), share(n, vp.id + 1, vp.count), 0, width, width, 1};
     int part = width;
-    if (parts > 1) part = width >> 21 ? width / parts : small_quotient(width, parts);  // the latter's bound
+    if (parts > 1) part = width >> 21 ? width / parts : small_quotient(width, parts);  // small_quotient needs < 2^21
     const int blocks = (part + VP_PANEL - 1) / VP_PANEL;
     const int from = share(blocks, vp.id, vp.count) * VP_PANEL, to = share(blocks, vp.id + 1, vp.count) * VP_PANEL;
     return {0, n, from, least(to, part), part, parts};
 }
 
-// Calls f(row_from, row_to, unit_from, unit_to) for every piece of the result that this virtual processor owns. One call
-// in the text: f is inlined, and twice the code would take twice as long to compile.
+// Calls f(row_from, row_to, unit_from, unit_to) for every piece of the result that this virtual processor owns. The source
+// has a single call, because f is inlined, and a second copy would double the time to compile.
 template <class F> VP_DEVICE void for_slices(const Vp& vp, const Head& h, F f)
 {
     const Slices& s = vp.slices;
@@ -93,7 +93,7 @@ template <class F> VP_DEVICE void for_slices(const Vp& vp, const Head& h, F f)
     VP_ROLLED for (int p = 0; p < s.parts; p++) f(s.row_from, s.row_to, p * s.part + s.from, p * s.part + s.to);
 }
 
-// The tiles of a (rows, columns) matrix that this virtual processor owns: from first to last, `across` in a panel of rows.
+// This virtual processor's tiles [first, last) of a (rows, columns) matrix, with `across` tiles in a panel of rows.
 struct OwnTiles {
     int across, first, last;
     VP_DEVICE OwnTiles(const Vp& vp, int rows, int columns) : across((columns + VP_TILE_COLUMNS - 1) / VP_TILE_COLUMNS)
@@ -104,7 +104,7 @@ struct OwnTiles {
     VP_DEVICE int last_panel() const { return (last - 1) / across; }
 };
 
-// Calls f(panel, column_from, column_to, tile) for them.
+// Calls f(panel, column_from, column_to, tile) for the tiles that this virtual processor owns.
 template <class F> VP_DEVICE void for_tiles(const Vp& vp, int rows, int columns, F f)
 {
     const OwnTiles own(vp, rows, columns);

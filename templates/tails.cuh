@@ -1,12 +1,12 @@
-// ---- tails: runs of elementwise instructions that generated programs compute (vpps/script/tails.py)
+// ---- tails: runs of elementwise instructions, computed by generated programs (vpps/script/tails.py)
 
-// sum[u] = sum (or mean) over the rows that CSR offsets list for row r, of units [from, from + width): in the order of
-// gather_sum, which makes the same sums where they stand alone.
+// sum[u] = sum (or mean) over the rows that CSR offsets list for row r, of units [from, from + width). The order is that of
+// gather_sum, the instruction for such sums outside of tails.
 VP_DEVICE void list_sum(const Vp& vp, const Word* offsets, int r, size_t from, bool mean, int width, float* sum)
 {
     const Word* entries = vp.script + offsets[r];
     const int n = (int)(offsets[r + 1] - offsets[r]);
-    if (STRIP > 1 && n == 1) {  // nearly always: where one thread makes many sums that is worth a loop
+    if (STRIP > 1 && n == 1) {  // the usual case; a separate loop pays if one thread computes many sums
         const float* x = vp.pool + entries[0] + from;
         VP_SIMD for (int u = 0; u < width; u++) sum[u] = 0.f + x[u];
         return;

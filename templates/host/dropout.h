@@ -1,7 +1,7 @@
 // ---- dropout, host: random words for a block of units at once
-enum { RANDOM_LANES = 16, RANDOM_BLOCK = 4 * RANDOM_LANES };  // counters side by side; units that they make words for
+enum { RANDOM_LANES = 16, RANDOM_BLOCK = 4 * RANDOM_LANES };  // counters in parallel; units per block
 
-// Random words of a row's units [64 block, 64 block + 64): lane l's counter makes those of units l, 16 + l, 32 + l, 48 + l.
+// Random words of a row's units [64 block, 64 block + 64). Lane l's counter yields those of units l, 16 + l, 32 + l, 48 + l.
 VP_DEVICE void random_words(Word* words, const Word* key, Word block, Word position, Word call, Word number)
 {
     const Word k0 = key[0], k1 = key[1];
@@ -15,8 +15,8 @@ VP_DEVICE void random_words(Word* words, const Word* key, Word block, Word posit
     }
 }
 
-// dst = a where the unit's random word reaches the threshold, times the scale, else 0; with the key off, dst = a. The words
-// follow from lists alone, not from where a row lies or who computes it: backward computes the same ones for the gradient.
+// dst = a * scale if the unit's random word reaches the threshold, else 0; with the key off, dst = a. The words depend only
+// on lists, not on a row's address or virtual processor, so that backward computes the same words.
 VP_ROUTINE void dropout(const Vp& vp, const Dropout& i)
 {
     const Word* key = vp.script + i.key;

@@ -1,10 +1,10 @@
 // ---- vector registers, host
 typedef float Lanes __attribute__((vector_size(VP_LANES * 4)));
-enum { REGISTERS = VP_PANEL / VP_LANES };  // that a panel's rows fill
-enum { LINE = 16 };                         // floats of a line of the cache
+enum { REGISTERS = VP_PANEL / VP_LANES };  // vector registers that a panel's rows fill
+enum { LINE = 16 };                         // floats of a cache line
 
-// a * b + c, fused as fma_ is, for a vector register. Loops over lanes the compiler vectorises, but it may keep their sums
-// in memory; values of this type it does not.
+// a * b + c, fused like fma_, for a vector register. The compiler also vectorises loops over lanes, but it may keep their
+// sums in memory. Values of this type stay in registers.
 VP_DEVICE Lanes fma_lanes(Lanes a, Lanes b, Lanes c)
 {
 #if defined(__AVX512F__) && VP_LANES == 16 && !defined(__clang__)
@@ -21,7 +21,7 @@ VP_DEVICE Lanes fma_lanes(Lanes a, Lanes b, Lanes c)
 #endif
 }
 
-VP_DEVICE Lanes all_lanes(float x) { return x - Lanes{}; }  // nothing is subtracted: of all values that leaves the bits
+VP_DEVICE Lanes all_lanes(float x) { return x - Lanes{}; }  // broadcast; subtracting 0 keeps the bits of every value
 
 VP_DEVICE Lanes lanes_at(const float* p)
 {
@@ -31,7 +31,7 @@ VP_DEVICE Lanes lanes_at(const float* p)
 }
 VP_DEVICE void put_lanes(float* p, Lanes x) { memcpy(p, &x, sizeof x); }
 
-// For several products: else the compiler may load them again for each, and loads would be the bound.
+// Loads lanes for several products. Otherwise the compiler may reload them for each, and loads would limit the speed.
 VP_DEVICE Lanes kept_lanes_at(const float* p)
 {
     Lanes x = lanes_at(p);
@@ -41,7 +41,7 @@ VP_DEVICE Lanes kept_lanes_at(const float* p)
     return x;
 }
 
-// ---- transposing squares of VP_LANES x VP_LANES floats
+// ---- transposition of squares of VP_LANES x VP_LANES floats
 #if defined(__clang__)
 #define VP_PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
@@ -49,7 +49,7 @@ typedef int LaneNumbers __attribute__((vector_size(VP_LANES * 4)));
 #define VP_PICK(a, b, ...) __builtin_shuffle(a, b, LaneNumbers{__VA_ARGS__})
 #endif
 
-// Within every SPAN lanes of a and then b, the units of UNIT lanes whose number is even, or odd.
+// From every SPAN lanes of a followed by b, picks the units of UNIT lanes with an even (or odd) index.
 template <int UNIT, int SPAN, int ODD, size_t... LANE> VP_DEVICE Lanes every_other(Lanes a, Lanes b, std::index_sequence<LANE...>)
 {
     constexpr auto from = [](int lane) {
@@ -59,7 +59,7 @@ template <int UNIT, int SPAN, int ODD, size_t... LANE> VP_DEVICE Lanes every_oth
     return VP_PICK(a, b, from(LANE)...);
 }
 
-// Parts rows that are UNIT apart: even units of lanes go to the first half of them. Two rounds transpose squares of 4 units.
+// Deinterleaves rows that are UNIT apart: even units of lanes go to the first half. Two rounds transpose squares of 4 units.
 template <int UNIT, int SPAN> VP_DEVICE void part_units(Lanes (&a)[VP_LANES])
 {
     const std::make_index_sequence<VP_LANES> lanes;
@@ -73,8 +73,8 @@ template <int UNIT, int SPAN> VP_DEVICE void part_units(Lanes (&a)[VP_LANES])
     VP_UNROLL for (int r = 0; r < VP_LANES; r++) a[r] = b[r];
 }
 
-// to[c][r] = from[r][c]; floats from one row to the next are given. All shuffles stay within 4 lanes or move 4: others are
-// slower.
+// to[c][r] = from[r][c]; to_row and from_row are row strides in floats. All shuffles stay within 4 lanes or move 4 lanes,
+// because other shuffles are slower.
 VP_DEVICE void transpose_square(float* to, size_t to_row, const float* from, size_t from_row)
 {
     Lanes a[VP_LANES];

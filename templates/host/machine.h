@@ -1,36 +1,35 @@
 // ---- the machine, host: OS threads as virtual processors. They live from open to close and sleep between launches.
 //
-// To wake one takes longer than many a launch of a single example. Where somebody waits for a launch at once, that thread
-// is the first virtual processor (`helped`), and its own sleeps on; the others are woken when it begins to plan, and wait
-// awake for a while.
+// Waking a thread takes longer than many launches of a single example. If the caller waits for a launch at once, the
+// calling thread is the first virtual processor (`helped`), whose own thread sleeps on. The other threads are woken when
+// the caller starts planning, and spin for a while.
 struct Machine {
     pthread_mutex_t lock;
-    pthread_cond_t start, first, done;  // `first`: `start` of the first one
-    unsigned launches;  // a new number wakes the threads
+    pthread_cond_t start, first, done;  // `first`: like `start`, for the first virtual processor
+    unsigned launches;  // number of launches; a change wakes the threads
     int running;        // threads that have not finished the current launch
     bool closing;
-    bool helped, begun;  // by whoever waits for the launch; who has begun
+    bool helped, begun;  // the waiting caller is the first virtual processor; it has begun
     unsigned stopped;
-    Vp launch;          // what every virtual processor gets, but for its id
+    Vp launch;          // template of every virtual processor, without the id
     int count, spins;
-    int host;  // the core that virtual processors keep off; -1: none yet
-    bool apart;  // whether all but the first do
+    int host;  // core that virtual processors avoid; -1: none yet
+    bool apart;  // true if all virtual processors but the first avoid it
     pthread_t* threads;
     struct Place { Machine* machine; int id; }* places;
-    unsigned* counters[2];  // launch k uses array k & 1 and clears the other: nothing wraps
-    const TailEntry* tails; // the caller's
-    Timeline* timelines;    // one per virtual processor, the caller's; null: none is recorded
+    unsigned* counters[2];  // launch k uses array k & 1 and clears the other, so that no counter wraps
+    const TailEntry* tails; // owned by the caller
+    Timeline* timelines;    // one per virtual processor, owned by the caller; null: no recording
 #if VP_ROUNDS
     Scratch* scratch;       // one per virtual processor
 #endif
 };
 enum {
-    SPINS = 100,        // about two microseconds: what a wait takes when all virtual processors run at once
-    AWAKE_US = 500,     // that threads wait for an announced launch: planning for few examples takes less
+    SPINS = 100,        // about two microseconds, the length of a wait when all virtual processors run at once
+    AWAKE_US = 500,     // spin time for an announced launch; planning for few examples takes less
 };
 
-// Executes the part of one virtual processor in the launch; all the same in whatever mode of rounding and of denormals
-// that the process has brought its threads into.
+// Executes one virtual processor's part of the launch, with default rounding and denormals whatever the process has set.
 static void execute(Machine& m, Vp vp, int id)
 {
     fenv_t before;
@@ -48,7 +47,7 @@ static void execute(Machine& m, Vp vp, int id)
     pthread_mutex_unlock(&m.lock);
 }
 
-// Waits awake for a launch that was announced.
+// Spins for an announced launch, at most AWAKE_US.
 static void stay_awake(const Machine& m, unsigned seen)
 {
     const auto now_us = [] {
@@ -74,7 +73,7 @@ static void* vpps_thread(void* argument)
         while (idle()) {
             pthread_cond_wait(place.id ? &m.start : &m.first, &m.lock);
             if (!idle() || !place.id) continue;
-            pthread_mutex_unlock(&m.lock);  // an announcement
+            pthread_mutex_unlock(&m.lock);  // woken by an announcement
             stay_awake(m, seen);
             pthread_mutex_lock(&m.lock);
         }
@@ -89,9 +88,10 @@ static void* vpps_thread(void* argument)
     }
 }
 
-// Lets virtual processors keep off the core of the thread that launches, which goes on meanwhile, or is the first of them,
-// where there are others; whether the others do. Linux wakes a thread on the core where it ran last, busy or not, if it takes the cores to be well
-// used; then whoever launches stands still until the virtual processor has ended, which takes longer than most launches.
+// Moves virtual processors off the core of the launching thread, if there are enough other cores. That thread keeps
+// running, or is the first virtual processor. Returns true if all the others avoid its core. If Linux considers the cores
+// well used, it wakes a thread on the core where it ran last, even a busy one. The launching thread would then wait until
+// the virtual processor has ended, which takes longer than most launches.
 static bool keep_off(Machine& m)
 {
 #if defined(__linux__)
@@ -108,7 +108,7 @@ static bool keep_off(Machine& m)
     return m.apart;
 }
 
-// If that is wanted be the first virtual processor, with the lock held.
+// Runs the first virtual processor on the calling thread, if `helped`. The caller holds the lock.
 static void help(Machine& m)
 {
     if (!m.helped || m.begun) return;
@@ -122,7 +122,7 @@ static void help(Machine& m)
 #pragma GCC visibility push(default)
 extern "C" {
 
-// Wait for the launch that is running, stop the threads and free the machine.
+// Wait for the running launch, stop the threads and free the machine.
 void vpps_close(Machine* m)
 {
     pthread_mutex_lock(&m->lock);
@@ -143,8 +143,8 @@ void vpps_close(Machine* m)
     free(m);
 }
 
-// Start `count` virtual processors; null if the system gives no more threads. Where they outnumber the cores, whoever
-// spins keeps from running whom it waits for: then a wait yields at once (a barrier of 16 on one core: 25 us, not 60).
+// Start `count` virtual processors; null if the system has no more threads. If they outnumber the cores, a spinning thread
+// would block the thread that it waits for, so waits yield at once (a barrier of 16 on one core takes 25 us, not 60).
 Machine* vpps_open(int count, int cores)
 {
     Machine* m = (Machine*)calloc(1, sizeof(Machine));
@@ -170,7 +170,7 @@ Machine* vpps_open(int count, int cores)
         c = (unsigned*)aligned_alloc(128, COUNTERS * COUNTER_WORDS * sizeof(unsigned));
         memset(c, 0, COUNTERS * COUNTER_WORDS * sizeof(unsigned));
     }
-    sigset_t all, before;  // signals are for the main thread: Ctrl-C must reach Python
+    sigset_t all, before;  // block all signals, because Ctrl-C must reach Python's main thread
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (; m->count < count; m->count++) {
@@ -186,10 +186,10 @@ Machine* vpps_open(int count, int cores)
 }
 
 void vpps_set_tails(Machine* m, const TailEntry* tails) { m->tails = tails; }  // programs of the next launch's tails
-unsigned vpps_launches(Machine* m) { return m->launches; }                    // begun so far
-void vpps_timeline(Machine* m, Timeline* timelines) { m->timelines = timelines; }  // of the next launch
+unsigned vpps_launches(Machine* m) { return m->launches; }                    // number of launches so far
+void vpps_timeline(Machine* m, Timeline* timelines) { m->timelines = timelines; }  // memory for the next launch
 
-// A launch comes soon: whoever sleeps wakes up meanwhile, if nobody needs the core.
+// Announce a launch: sleeping threads wake up, if no other thread needs their cores.
 void vpps_expect(Machine* m)
 {
     if (m->count == 1) return;
@@ -198,7 +198,7 @@ void vpps_expect(Machine* m)
     pthread_mutex_unlock(&m->lock);
 }
 
-// Begin a launch and return at once: 1, or 0 if the previous one is still running. `helped`: vpps_wait comes at once.
+// Begin a launch and return at once: 1, or 0 if the previous launch is still running. `helped`: vpps_wait follows at once.
 int vpps_launch(Machine* m, float* pool, const Word* script, int helped)
 {
     pthread_mutex_lock(&m->lock);
@@ -221,7 +221,7 @@ int vpps_launch(Machine* m, float* pool, const Word* script, int helped)
     return 1;
 }
 
-// Wait up to `milliseconds`. -1: still running. 0: done. Else the position + 1 of the instruction that stopped the launch.
+// Wait up to `milliseconds`. Returns -1: still running; 0: done; else the position + 1 of the instruction that stopped it.
 long vpps_wait(Machine* m, int milliseconds)
 {
     pthread_mutex_lock(&m->lock);
@@ -245,7 +245,7 @@ long vpps_wait(Machine* m, int milliseconds)
     return result;
 }
 
-// One elementary function over an array, for tests and benchmarks.
+// Apply one elementary function to an array, for tests and benchmarks.
 void vpps_apply(int function, const float* x, float* y, long n)
 {
     switch (function) {

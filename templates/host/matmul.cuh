@@ -1,14 +1,14 @@
-// ---- products of computed matrices, host. Matrices lie row after row. Every element's sum runs over the inner dimension
-// in an order that depends on the shapes alone: by one chain of fused multiply-adds, or where few rows meet a transposed
-// matrix, by 16 strided sums (reduce_sum), which need no transposed copy of it.
+// ---- products of computed matrices, host. Matrices are row-major. Every element sums over the inner dimension in an order
+// that depends only on the shapes: by one chain of fused multiply-adds or, for few rows times a transposed matrix, by 16
+// strided sums (reduce_sum), which need no transposed copy.
 enum {
-    MATMUL_DEPTH = 128,   // of a packed block of B: with its panel's columns it stays in the first-level cache
-    MATMUL_PACK = 12,     // rows from which packing pays
-    MATMUL_BLOCK = 4096,  // floats of B that stay in that cache as they lie
-    MATMUL_DOTS = 8,      // rows below which products with a transposed B are dot products
+    MATMUL_DEPTH = 128,   // depth of a packed block of B, which stays in the L1 cache with its panel's columns
+    MATMUL_PACK = 12,     // minimum number of rows for which packing pays
+    MATMUL_BLOCK = 4096,  // floats of unpacked B that stay in the L1 cache
+    MATMUL_DOTS = 8,      // with fewer rows, products with a transposed B are dot products
 };
 
-// op(A)[r][k] = a[r / panel * panel_step + r % panel * a_row + k * a_step]: packed weights lie in panels of rows.
+// op(A)[r][k] = a[r / panel * panel_step + r % panel * a_row + k * a_step], because packed weights form panels of rows.
 // B is (inner, columns), or stored as (columns, inner).
 struct Factors {
     const float *a, *b;
@@ -20,8 +20,8 @@ struct Factors {
 };
 enum { NO_PANELS = 1 << 30 };
 
-// MR rows by NL registers of y: y = (or +=) the sum over `count` matrices A, whose rows are at a[v] + from, of A B: over
-// `depth` terms each, for which b goes on.
+// MR rows by NL registers of y: y = (or +=) sum over `count` matrices A of A B, with `depth` terms for each A. The rows of
+// A start at a[v] + from; the rows of B for consecutive A follow each other.
 template <int NL, int MR, class E>
 static void product_block(float* y, size_t y_row, const E* const* a, int count, size_t from, const Factors& f,
                           const E* b, size_t b_row, int depth, bool add)
@@ -45,12 +45,12 @@ static void product_block(float* y, size_t y_row, const E* const* a, int count, 
             }
         }
     }
-    asm("" : "+r"(y), "+r"(y_row));  // else addresses of rows would take registers meanwhile
+    asm("" : "+r"(y), "+r"(y_row));  // otherwise row addresses would occupy registers during the loop
     VP_UNROLL for (int r = 0; r < MR; r++)
         VP_UNROLL for (int l = 0; l < NL; l++) put_lanes(y + r * y_row + l * VP_LANES, sum[r][l]);
 }
 
-// n rows, at most MR.
+// A block of n rows, at most MR.
 template <int NL, int MR, class... Args> VP_DEVICE void product_pass(int n, Args... args)
 {
     if (n == MR) return product_block<NL, MR>(args...);
@@ -87,13 +87,13 @@ VP_DEVICE void pack_panel(float (*packed)[VP_PANEL], const Factors& f, int k0, i
         for (int p = valid; p < VP_PANEL; p++) packed[k][p] = 0.f;
 }
 
-// Asks for what comes next, `lines` of the cache of each of `rows` rows of each of `count` matrices, a piece at a time.
-struct Ahead {
+// Prefetches the next data piece by piece: `lines` cache lines of each of `rows` rows of each of `count` matrices.
+struct RowPrefetch {
     const float* const* at;
     int count;
     size_t row;
     int rows, lines;
-    VP_DEVICE void ask(int piece, int pieces) const
+    VP_DEVICE void issue(int piece, int pieces) const
     {
         for (int r = share(rows, piece, pieces); r < share(rows, piece + 1, pieces); r++)
             for (int v = 0; v < count; v++)
@@ -101,13 +101,13 @@ struct Ahead {
     }
 };
 
-// Any number of rows of op(A), of one panel, of `count` of them, by up to a panel of columns, of which B has whole registers.
+// Multiplies any number of rows in one panel of `count` matrices op(A) by up to a panel of columns. B has whole registers.
 template <class E>
 static void product_rows(float* y, size_t y_row, const E* const* a, int count, int rows, const Factors& f, const E* b,
-                         size_t b_row, int depth, bool add, int valid, const Ahead& ahead)
+                         size_t b_row, int depth, bool add, int valid, const RowPrefetch& ahead)
 {
     const int passes = (rows + VP_VECTORS - 1) / VP_VECTORS;
-    const bool whole = valid == VP_LANES || valid == VP_PANEL;  // registers that are stored hold nothing else
+    const bool whole = valid == VP_LANES || valid == VP_PANEL;  // stored registers have no padding
     float part[VP_VECTORS][VP_PANEL];
     for (int k = 0; k < passes; k++) {
         const int r = share(rows, k, passes), n = share(rows, k + 1, passes) - r;
@@ -115,26 +115,26 @@ static void product_rows(float* y, size_t y_row, const E* const* a, int count, i
         const size_t to_row = whole ? y_row : VP_PANEL;
         for (int p = 0; p < n && !whole && add; p++) memcpy(part[p], at + p * y_row, valid * sizeof(float));
         const size_t from = r * f.a_row;
-        ahead.ask(k, passes);
+        ahead.issue(k, passes);
         if (valid <= VP_LANES) product_pass<1, VP_VECTORS>(n, to, to_row, a, count, from, f, b, b_row, depth, add);
         else product_pass<REGISTERS, VP_VECTORS>(n, to, to_row, a, count, from, f, b, b_row, depth, add);
         for (int p = 0; p < n && !whole; p++) memcpy(at + p * y_row, part[p], valid * sizeof(float));
     }
 }
 
-// Rows [i0, i1) by columns [j0, j1) of the result y, whose row 0 is at y.
+// Computes rows [i0, i1) by columns [j0, j1) of the result, whose row 0 is at y.
 static void product_rectangle(const Factors& f, float* y, int i0, int i1, int j0, int j1, bool accumulate)
 {
     float packed[MATMUL_DEPTH][VP_PANEL];
     for (int j = j0; j < j1;) {
-        const bool wide = i1 - i0 <= 2 && !f.b_transposed && j1 - j >= 4 * VP_PANEL;  // many sums in flight
+        const bool wide = i1 - i0 <= 2 && !f.b_transposed && j1 - j >= 4 * VP_PANEL;  // keeps many sums in flight
         const int valid = wide ? 4 * VP_PANEL : least(VP_PANEL, j1 - j);
         for (int k = 0; k < f.inner; k += MATMUL_DEPTH) {
             const int depth = least(MATMUL_DEPTH, f.inner - k);
             const bool add = accumulate || k > 0;
             const float* b = packed[0];
             size_t b_row = VP_PANEL;
-            const bool few_rows = i1 - i0 < MATMUL_PACK;  // each of B is read about as often as it would be asked for
+            const bool few_rows = i1 - i0 < MATMUL_PACK;  // prefetches of B would be about as many as its reads
             if (wide || (!f.b_transposed && valid == VP_PANEL && (few_rows || depth * f.columns <= MATMUL_BLOCK))) {
                 b = f.b + (size_t)k * f.columns + j;
                 b_row = f.columns;
@@ -143,7 +143,7 @@ static void product_rectangle(const Factors& f, float* y, int i0, int i1, int j0
             }
             const int next = j + valid, columns = most(0, least(VP_PANEL, j1 - next));
             const float* at = f.b_transposed ? f.b + (size_t)next * f.inner + k : f.b + (size_t)k * f.columns + next;
-            Ahead ahead = {&at, 1, (size_t)f.columns, columns && !few_rows ? depth : 0, VP_PANEL / LINE};
+            RowPrefetch ahead = {&at, 1, (size_t)f.columns, columns && !few_rows ? depth : 0, VP_PANEL / LINE};
             if (f.b_transposed && !few_rows) ahead = {&at, 1, (size_t)f.inner, columns, depth / LINE};
             for (int i = i0, rows; i < i1; i += rows) {
                 const float* a = f.row(i) + k * f.a_step;
@@ -185,7 +185,7 @@ static void dots_rectangle(const Factors& f, float* y, int i0, int i1, int j0, i
     }
 }
 
-// Calls f(i0, i1, j0, j1) for rectangles that make up the elements [u0, u1) of a matrix: part of a row, rows, part of a row.
+// Calls f(i0, i1, j0, j1) for rectangles that cover elements [u0, u1) of a matrix: part of a row, rows, part of a row.
 template <class F> VP_DEVICE void for_rectangles(int u0, int u1, int columns, F f)
 {
     while (u0 < u1) {
@@ -217,7 +217,7 @@ VP_ROUTINE void matmul(const Vp& vp, const Matmul& i)
 }
 
 #if VP_ROUNDS
-// The same of what is rounded: of rows of M one below the other, pairs, a block of which is made at a time.
+// packed_matmul for rounded operands: consecutive rows of M form pairs, and one block of pairs is built at a time.
 VP_ROUTINE void rounded_packed_matmul(const Vp& vp, const PackedMatmul& i, int r, int i0, int i1, int j0, int j1)
 {
     const int inner = (int)i.inner, columns = (int)i.columns, pairs = (inner + 1) / 2;
@@ -252,7 +252,7 @@ VP_ROUTINE void rounded_packed_matmul(const Vp& vp, const PackedMatmul& i, int r
 }
 #endif
 
-// dst[r] = W M[r], W in packed panels; M may lie in several segments, one below the other.
+// dst[r] = W M[r], with W in packed panels. M may consist of several segments, stacked vertically.
 VP_ROUTINE void packed_matmul(const Vp& vp, const PackedMatmul& i)
 {
     const int columns = (int)i.columns;
@@ -285,7 +285,7 @@ VP_ROUTINE void packed_matmul(const Vp& vp, const PackedMatmul& i)
 }
 
 #if VP_ROUNDS
-// The gradient below of what is rounded: pairs of columns of a matrix, the last one beside zeros.
+// packed_matmul_gradient for rounded operands: pairs of a matrix's columns; an odd last column is paired with zeros.
 VP_ROUTINE void rounded_packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient& i)
 {
     enum { MOST_PAIRS = MATMUL_DEPTH / 2 };
@@ -334,8 +334,8 @@ VP_ROUTINE void rounded_packed_matmul_gradient(const Vp& vp, const PackedMatmulG
 }
 #endif
 
-// G = (or +=) sum over r of dY[r] M[r]^T, packed like W. As in `outer`, an element sums the columns of some matrices in
-// order, then these sums.
+// G = (or +=) sum over r of dY[r] M[r]^T, packed like W. As in `outer`, an element sums the columns of a few matrices in
+// order, and then adds up these sums.
 VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient& i)
 {
 #if VP_ROUNDS
@@ -347,12 +347,12 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
     const int last_panel = OwnTiles(vp, rows, inner).last_panel();
     float packed[MATMUL_DEPTH][VP_PANEL], sum[VP_TILE_COLUMNS][VP_PANEL];
     const auto tile = [&](int panel, int from) { return vp.pool + i.gradient + ((size_t)panel * inner + from) * VP_PANEL; };
-    if (i.head.n == 0 && !accumulate)  // all lists of the batch were empty: the gradient is zero, not the last launch's
+    if (i.head.n == 0 && !accumulate)  // all lists of the batch are empty, so the gradient is zero
         for_tiles(vp, rows, inner, [&](int panel, int from, int to, int) {
             count_floats(vp, (size_t)(to - from) * VP_PANEL);
             memset(tile(panel, from), 0, (size_t)(to - from) * VP_PANEL * sizeof(float));
         });
-    // The tile's rows are those of M, its columns a panel of rows of dY.
+    // The tile's rows are rows of M; its columns are a panel of rows of dY.
     Factors f = {nullptr, nullptr, NO_PANELS, 0, (size_t)columns, 1, columns, rows, true};
     for (int r = 0; r < i.head.n; r += pass) {
         const int count = least(pass, i.head.n - r);
@@ -360,7 +360,7 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
         for_tiles(vp, rows, inner, [&](int panel, int from, int to, int) {
             count_floats(vp, (size_t)(to - from) * VP_PANEL * (r == 0 && !accumulate ? 1 : 2));
             const int valid = rows - panel * VP_PANEL <= VP_LANES ? VP_LANES : VP_PANEL;
-            if (valid < VP_PANEL) memset(sum, 0, sizeof sum);  // the registers that pad the panel
+            if (valid < VP_PANEL) memset(sum, 0, sizeof sum);  // registers of the panel's padding
             for (int k = 0; k < columns; k += MATMUL_DEPTH) {
                 const int depth = least(MATMUL_DEPTH, columns - k);
                 if (panel != packed_panel || k != packed_from) {
@@ -377,7 +377,7 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
                     const float *a[MATMUL_DEPTH], *next[MATMUL_DEPTH];
                     const size_t at = (size_t)(c - first) * columns + k;
                     for (int v = 0; v < count; v++) a[v] = x.row(r + v) + at;
-                    // Matrices of the next pass: M with the last panel, dY with the first tiles of those before.
+                    // Prefetch matrices of the next pass: M with the last panel, dY with the first tiles of earlier panels.
                     const bool is_last = panel == last_panel;
                     const int row = is_last ? 0 : share(rows, panel, last_panel), line_count = (depth + LINE - 1) / LINE;
                     const int rows_ahead = is_last ? n : c ? 0 : share(rows, panel + 1, last_panel) - row;
@@ -385,7 +385,7 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
                         const int later = least(r + pass + v, i.head.n - 1);
                         next[v] = is_last ? x.row(later) + at : i.dy.row(later) + (size_t)row * columns + k;
                     }
-                    const Ahead ahead = {next, count, (size_t)columns, r + pass < i.head.n ? rows_ahead : 0, line_count};
+                    const RowPrefetch ahead = {next, count, (size_t)columns, r + pass < i.head.n ? rows_ahead : 0, line_count};
                     product_rows(sum[c - from], VP_PANEL, a, count, n, f, packed[0], VP_PANEL, depth, k > 0, valid, ahead);
                 }
             }

@@ -1,28 +1,27 @@
-// ---- gradients and steps of packed matrices, host (products.cuh says how they lie)
-enum { OUTER_ROWS = 128 };  // vectors per pass, so that they stay in the first-level cache
+// ---- gradients and steps of packed matrices, host (layout: products.cuh)
+enum { OUTER_ROWS = 128 };  // vectors per pass, so that they stay in the L1 cache
 
-// Floats that are wanted soon, side by side: with every row that is summed a line of the cache is asked for. What follows
-// them asks for what is there.
-struct Soon {
-    enum { MOST = 5, ROWS = MOST * VP_VECTORS * VP_PANEL / LINE };  // with fewer rows a part is asked for, which costs more
+// Streams of consecutive floats to prefetch: one cache line per summed row. After them, prefetches repeat a resident line.
+struct Prefetch {
+    enum { MOST = 5, ROWS = MOST * VP_VECTORS * VP_PANEL / LINE };  // with fewer rows only a part, which costs more
     const float* streams[MOST];
     int count = 0;
     VP_DEVICE void add(const float* p) { if (p) streams[count++] = p; }
 };
 
-// NC columns of one panel: to = from + dy x^T over up to OUTER_ROWS vectors (from null: zero). Meanwhile a line of each
-// later[k] + offset is asked for.
+// NC columns of one panel: to = from + dy x^T over up to OUTER_ROWS vectors (from null: zero). Also prefetches a line at
+// each later[k] + offset.
 template <int NC, class E, class L>
 static void outer_columns(float* to, const float* from, const E* const* x, size_t column, const E (*dy)[VP_PANEL],
-                          int n, const L* const* later, size_t offset, const Soon& soon)
+                          int n, const L* const* later, size_t offset, const Prefetch& ahead)
 {
     Lanes sum[NC][REGISTERS];
     VP_UNROLL for (int c = 0; c < NC; c++) {
         VP_UNROLL for (int q = 0; q < REGISTERS; q++) sum[c][q] = Lanes{};
     }
     for (int k = 0, stream = 0; k < n; stream++) {
-        const bool any = stream < soon.count;
-        const float* line = any ? soon.streams[stream] : to;
+        const bool any = stream < ahead.count;
+        const float* line = any ? ahead.streams[stream] : to;
         const int step = any ? LINE : 0, end = any ? least(n, k + NC * VP_PANEL / LINE) : n;
         for (; k < end; k++, line += step) {
             __builtin_prefetch(line);
@@ -31,7 +30,7 @@ static void outer_columns(float* to, const float* from, const E* const* x, size_
             decltype(kept_lanes_at(v)) d[REGISTERS];
             VP_UNROLL for (int q = 0; q < REGISTERS; q++) d[q] = kept_lanes_at(dy[k] + q * VP_LANES);
             VP_UNROLL for (int c = 0; c < NC; c++) {
-                asm("" : "+r"(v));  // else these loads become one, and shuffles that take longer than broadcasts from memory
+                asm("" : "+r"(v));  // prevents one load with shuffles, which are slower than broadcasts from memory
                 const auto e = all_lanes(v[c]);
                 VP_UNROLL for (int q = 0; q < REGISTERS; q++) sum[c][q] = fma_lanes(d[q], e, sum[c][q]);
             }
@@ -45,7 +44,7 @@ static void outer_columns(float* to, const float* from, const E* const* x, size_
     }
 }
 
-// Up to R rows from `row` on of a panel that few rows fill, by FEW_COLUMNS columns: lanes hold columns, so that none is idle.
+// Up to R rows from `row` on of a panel with few rows, by FEW_COLUMNS columns. Lanes hold columns, so that none is idle.
 enum { FEW_COLUMNS = 4 * VP_LANES, FEW_ROWS = most(1, VP_VECTORS * REGISTERS / 5) };
 template <int R, class E>
 static void outer_rows(float* to, const float* from, const E* const* x, size_t column, const E (*dy)[VP_PANEL],
@@ -72,7 +71,7 @@ static void outer_rows(float* to, const float* from, const E* const* x, size_t c
 }
 
 #if VP_ROUNDS
-// Columns [from, to) of rows [r, r + n) of x, as pairs of rows, which lie VP_TILE_COLUMNS words apart.
+// Columns [from, end) of rows [r, r + n) of x, as pairs of rows with a stride of VP_TILE_COLUMNS words.
 VP_ROUTINE void pair_columns(const Vp& vp, const Segments& x, Pair* to, int r, int n, int from, int end)
 {
     for (int s = 0, first = 0, width; s < x.count && first < end; s++, first += width) {
@@ -86,29 +85,29 @@ VP_ROUTINE void pair_columns(const Vp& vp, const Segments& x, Pair* to, int r, i
 }
 #endif
 
-// G = (or +=) sum over n rows of dy x^T, packed like W, tile by tile of this VP. Every element sums the rows of a pass in
-// order, then the passes: one long chain of single-precision sums would lose digits. Where `finish` is given, the
-// finished tiles go to it, finish(panel, column_from, column_to, g), and not to memory; soon_wanted(panel, column, soon) adds
-// what it is going to read.
+// G = (or +=) sum over n rows of dy x^T, packed like W, for the tiles of this VP. Every element sums the rows of a pass in
+// order, and then the passes, because one long chain of single-precision sums would lose digits. With FINISH, finished tiles
+// go to finish(panel, column_from, column_to, g) and not to memory; add_prefetches(panel, column, ahead) adds the streams
+// that `finish` reads.
 template <bool FINISH, class Args, class F, class S>
-VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S soon_wanted)
+VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S add_prefetches)
 {
     const int rows = i.head.width, columns = (int)i.columns, n_rows = i.head.n;
     const bool accumulate = i.head.flags & ACCUMULATE;
     const float *x[OUTER_ROWS], *next[OUTER_ROWS], *beside[OUTER_ROWS];
     const int last_panel = OwnTiles(vp, rows, columns).last_panel();
     float dy[OUTER_ROWS][VP_PANEL], finished[FINISH ? VP_TILE_COLUMNS * VP_PANEL : 1];
-    const int passes = most(1, (n_rows + OUTER_ROWS - 1) / OUTER_ROWS);  // no rows at all: the gradient is zero
+    const int passes = most(1, (n_rows + OUTER_ROWS - 1) / OUTER_ROWS);  // with no rows, one pass makes a zero gradient
     for (int pass = 0; pass < passes; pass++) {
         const int r = pass * OUTER_ROWS, n = least(OUTER_ROWS, n_rows - r);
         const bool fresh = pass == 0 && !accumulate, last = FINISH && pass == passes - 1;
-        int first = 0, width = 0, loaded_panel = -1;  // x has the segment whose columns begin with `first`
+        int first = 0, width = 0, loaded_panel = -1;  // x is the segment with columns [first, first + width)
         for_tiles(vp, rows, columns, [&](int panel, int from, int to, int) {
             count_floats(vp, (size_t)(to - from) * VP_PANEL * ((fresh ? 0 : 1) + (last ? 0 : 1)));
             const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
-            if (panel != loaded_panel) {  // side by side: rows that begin at powers of two share few sets of the cache
+            if (panel != loaded_panel) {  // copied, because rows at power-of-two strides would share few cache sets
                 if (valid < VP_PANEL) memset(dy, 0, n * sizeof dy[0]);
-                for (int k = 0; k < n; k++) {  // what lies behind the last row must not be read
+                for (int k = 0; k < n; k++) {  // must not read past the last row
                     const float* from = i.dy.row(r + k) + panel * VP_PANEL;
                     beside[k] = from + VP_PANEL;
                     if (valid == VP_PANEL) memcpy(dy[k], from, sizeof dy[k]);
@@ -126,23 +125,23 @@ VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S soon_wanted)
                 const int stop = least(to, first + width);
                 float* g = vp.pool + i.gradient + ((size_t)panel * columns + c) * VP_PANEL;
                 const float* before = fresh ? nullptr : g;
-                // Meanwhile: vectors of the next pass with the last panel, rows of dy beside these with others.
+                // Prefetch vectors of the next pass with the last panel, and the next panel's rows of dy with other panels.
                 const bool at_last_panel = panel == last_panel, rows_beside = !at_last_panel && c < 2 * VP_VECTORS;
                 const float* const* later = at_last_panel ? next : rows_beside ? beside : x;
                 const size_t offset = !rows_beside ? c - first : c < VP_VECTORS ? 0 : LINE;
-                Soon soon;
-                soon.add(before);
+                Prefetch ahead;
+                ahead.add(before);
                 if (last) g = finished + (c - from) * VP_PANEL;
-                if (last && n >= Soon::ROWS) soon_wanted(panel, c, soon);
-                const bool few = valid <= VP_PANEL / 2 && n >= 3 * valid && c + FEW_COLUMNS <= stop;  // else it does not pay
+                if (last && n >= Prefetch::ROWS) add_prefetches(panel, c, ahead);
+                const bool few = valid <= VP_PANEL / 2 && n >= 3 * valid && c + FEW_COLUMNS <= stop;  // pays only then
                 const int step = few ? FEW_COLUMNS : c + VP_VECTORS <= stop ? VP_VECTORS : c + 4 <= stop ? 4 : 1;
                 if (few) {
-                    if (!before || last) memset(g, 0, FEW_COLUMNS * VP_PANEL * sizeof(float));  // rows that pad the panel
+                    if (!before || last) memset(g, 0, FEW_COLUMNS * VP_PANEL * sizeof(float));  // the panel's padding rows
                     for (int k = 0; k < valid; k += FEW_ROWS)
                         outer_rows<FEW_ROWS>(g, before, x, c - first, dy, k, least(FEW_ROWS, valid - k), n);
-                } else if (step == VP_VECTORS) outer_columns<VP_VECTORS>(g, before, x, c - first, dy, n, later, offset, soon);
-                else if (step == 4) outer_columns<4>(g, before, x, c - first, dy, n, later, offset, soon);
-                else outer_columns<1>(g, before, x, c - first, dy, n, later, offset, soon);
+                } else if (step == VP_VECTORS) outer_columns<VP_VECTORS>(g, before, x, c - first, dy, n, later, offset, ahead);
+                else if (step == 4) outer_columns<4>(g, before, x, c - first, dy, n, later, offset, ahead);
+                else outer_columns<1>(g, before, x, c - first, dy, n, later, offset, ahead);
                 c += step;
             }
             if (last) finish(panel, from, to, finished);
@@ -151,7 +150,7 @@ VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S soon_wanted)
 }
 
 #if VP_ROUNDS
-// The same of what is rounded: pairs of rows, the last one beside zeros.
+// outer_tiles for rounded operands: pairs of rows; an odd last row is paired with zeros.
 template <bool FINISH, class Args, class F> VP_DEVICE void rounded_outer_tiles(const Vp& vp, const Args& i, F finish)
 {
     enum { PAIRS_OF_ROWS = OUTER_ROWS / 2 };
@@ -189,15 +188,15 @@ template <bool FINISH, class Args, class F> VP_DEVICE void rounded_outer_tiles(c
                     const float* before = fresh ? nullptr : gradient + (c - from) * VP_PANEL;
                     const bool few = valid <= VP_PANEL / 2 && pairs >= 3 * valid && c + FEW_COLUMNS <= to;
                     step = few ? FEW_COLUMNS : c + VP_VECTORS <= to ? VP_VECTORS : c + 4 <= to ? 4 : 1;
-                    Soon soon;
-                    soon.add(last ? before : g);
+                    Prefetch ahead;
+                    ahead.add(last ? before : g);
                     if (few) {
                         if (!before || last) memset(g, 0, FEW_COLUMNS * VP_PANEL * sizeof(float));
                         for (int k = 0; k < valid; k += FEW_ROWS)
                             outer_rows<FEW_ROWS>(g, before, row, c - from, dy, k, least(FEW_ROWS, valid - k), pairs);
-                    } else if (step == VP_VECTORS) outer_columns<VP_VECTORS>(g, before, row, c - from, dy, pairs, row, 0, soon);
-                    else if (step == 4) outer_columns<4>(g, before, row, c - from, dy, pairs, row, 0, soon);
-                    else outer_columns<1>(g, before, row, c - from, dy, pairs, row, 0, soon);
+                    } else if (step == VP_VECTORS) outer_columns<VP_VECTORS>(g, before, row, c - from, dy, pairs, row, 0, ahead);
+                    else if (step == 4) outer_columns<4>(g, before, row, c - from, dy, pairs, row, 0, ahead);
+                    else outer_columns<1>(g, before, row, c - from, dy, pairs, row, 0, ahead);
                 }
             }
             if (last) finish(panel, from, to, finished);
@@ -211,10 +210,10 @@ VP_ROUTINE void outer(const Vp& vp, const Outer& i)
 #if VP_ROUNDS
     if (i.head.flags & BF16) return rounded_outer_tiles<false>(vp, i, [](int, int, int, const float*) {});
 #endif
-    outer_tiles<false>(vp, i, [](int, int, int, const float*) {}, [](int, int, Soon&) {});
+    outer_tiles<false>(vp, i, [](int, int, int, const float*) {}, [](int, int, Prefetch&) {});
 }
 
-// Partial sums of squares, one per row and tile: their order does not depend on panel width or VP count.
+// Partial sums of squares, one per row and tile, so that the order does not depend on panel width or VP count.
 VP_ROUTINE void squares_matrix(const Vp& vp, const SquaresMatrix& i)
 {
     const int rows = i.head.width, columns = (int)i.columns;
@@ -231,7 +230,7 @@ VP_ROUTINE void squares_matrix(const Vp& vp, const SquaresMatrix& i)
 }
 
 #if VP_ROUNDS
-// Weights of a tile as products read them: pairs of columns, and those of rows in the transpose, behind the former.
+// Stores a tile's weights in the form that products read: pairs of columns, followed by pairs of rows in the transpose.
 VP_ROUTINE void store_pairs(const Vp& vp, const float* w, float* transposed, int rows, int columns, int panel, int from, int to)
 {
     const int height = (rows + 1) / 2, pairs = (columns + 1) / 2, panels = (rows + VP_PANEL - 1) / VP_PANEL;
@@ -262,8 +261,9 @@ VP_ROUTINE void store_pairs(const Vp& vp, const float* w, float* transposed, int
 }
 #endif
 
-// A tile of a matrix, columns [from, to) of a panel: its step, and the new weights into the packed transpose as well.
-// FUSED: g comes from the cache. Where a whole square of VP_LANES fits it is transposed in registers: storing float by float takes as long as the rest.
+// Steps a tile of a matrix, columns [from, to) of a panel, and also writes the new weights to the packed transpose.
+// FUSED: g is in the cache. Whole squares of VP_LANES are transposed in registers, because storing single floats would take
+// as long as the rest.
 template <class Rule, bool FUSED, class Args>
 VP_DEVICE void update_tile(const Vp& vp, const Args& i, const Hyper& h, const float* g, int panel, int from, int to)
 {
@@ -303,7 +303,7 @@ template <class Rule> VP_ROUTINE void update_matrix(const Vp& vp, const UpdateMa
     });
 }
 
-// The last contribution to a matrix's gradient and the matrix's step at once: the gradient never leaves the cache.
+// Computes the last contribution to a matrix's gradient and the matrix's step together. The gradient never leaves the cache.
 template <class Rule> VP_ROUTINE void outer_update(const Vp& vp, const OuterUpdate& i)
 {
     const Hyper h = hyper_of(vp, i.hyper);
@@ -311,11 +311,11 @@ template <class Rule> VP_ROUTINE void outer_update(const Vp& vp, const OuterUpda
 #if VP_ROUNDS
     if (i.head.flags & BF16) return rounded_outer_tiles<true>(vp, i, update);
 #endif
-    outer_tiles<true>(vp, i, update, [&](int panel, int column, Soon& soon) {
+    outer_tiles<true>(vp, i, update, [&](int panel, int column, Prefetch& ahead) {
         const Weights at = weights_of(vp, i).from(((size_t)panel * i.columns + column) * VP_PANEL);
-        soon.add(at.w);
-        if constexpr (Rule::MOMENTS > 0) soon.add(at.m);
-        if constexpr (Rule::MOMENTS > 1) soon.add(at.v);
-        soon.add(vp.pool + i.transposed + ((size_t)(column / VP_PANEL) * i.head.width + panel * VP_PANEL) * VP_PANEL);
+        ahead.add(at.w);
+        if constexpr (Rule::MOMENTS > 0) ahead.add(at.m);
+        if constexpr (Rule::MOMENTS > 1) ahead.add(at.v);
+        ahead.add(vp.pool + i.transposed + ((size_t)(column / VP_PANEL) * i.head.width + panel * VP_PANEL) * VP_PANEL);
     });
 }

@@ -1,7 +1,7 @@
-// ---- pairs of bf16, host: a word has two numbers that follow each other along the sum of a product, the first one in its
-// lower half. What multiplies them is AVX512_BF16's vdpbf16ps, and elsewhere what has the same bits: the upper halves'
-// product is added first, each addition is rounded once, and numbers below the normal ones are zero, also among results
-// (on aarch64 not of sums that only rounding makes normal; where no mode of the processor makes them zero, they stay).
+// ---- pairs of bf16, host: a word holds two consecutive terms of a product's sum, the first one in its lower half. They are
+// multiplied by AVX512_BF16's vdpbf16ps, or elsewhere by code with the same bits: the product of the upper halves is added
+// first, each addition rounds once, and denormals are zero, also among results. Two exceptions: aarch64 also zeroes sums
+// that only rounding makes normal, and processors without a mode for this keep denormals.
 typedef Word __attribute__((may_alias)) Pair;
 typedef Word Pairs __attribute__((vector_size(VP_LANES * 4)));
 const Word UPPER = 0xffff0000u;
@@ -12,7 +12,7 @@ const Word UPPER = 0xffff0000u;
 #define VP_DOTS 0
 #endif
 
-// As long as it lives numbers below the normal ones are zero for this thread, as for vdpbf16ps.
+// Scope guard: while it lives, denormals are zero for this thread, as for vdpbf16ps.
 class Flushing {
 #if defined(__x86_64__)
     unsigned before = __builtin_ia32_stmxcsr();
@@ -28,7 +28,7 @@ class Flushing {
     static void set(int) {}
     enum { ZEROS = 0 };
 #endif
-    static void ordered() { asm volatile("" : : : "memory"); }  // what is computed lies between loads and stores
+    static void ordered() { asm volatile("" : : : "memory"); }  // keeps loads and stores inside the scope
 
 public:
     VP_DEVICE Flushing() { ordered(), set(before | ZEROS), ordered(); }
@@ -53,7 +53,7 @@ VP_DEVICE Pairs kept_lanes_at(const Pair* p)
     return x;
 }
 
-// sum + the products of both halves.
+// sum + the products of both halves of a and b.
 VP_DEVICE Lanes fma_lanes(Pairs a, Pairs b, Lanes sum)
 {
 #if VP_DOTS
@@ -64,7 +64,7 @@ VP_DEVICE Lanes fma_lanes(Pairs a, Pairs b, Lanes sum)
     return fma_lanes((Lanes)(a << 16), (Lanes)(b << 16), sum);
 #else
     const Lanes upper[2] = {(Lanes)(a & UPPER), (Lanes)(b & UPPER)}, lower[2] = {(Lanes)(a << 16), (Lanes)(b << 16)};
-    for (int l = 0; l < VP_LANES; l++) {  // these products are exact in double precision, and sums do not round twice
+    for (int l = 0; l < VP_LANES; l++) {  // products are exact in double precision, so that sums do not round twice
         sum[l] = (float)((double)upper[0][l] * upper[1][l] + sum[l]);
         sum[l] = (float)((double)lower[0][l] * lower[1][l] + sum[l]);
     }
@@ -72,7 +72,7 @@ VP_DEVICE Lanes fma_lanes(Pairs a, Pairs b, Lanes sum)
 #endif
 }
 
-// To the nearest, ties to even; NaN stays NaN, numbers below the normal ones become zero. In the lower half.
+// Rounds to nearest, ties to even. NaN stays NaN, and denormals become zero. The result is in the lower half.
 VP_DEVICE Word bf16_of(float x)
 {
     const Word bits = as_word(x), size = bits & 0x7fffffff;
@@ -84,7 +84,7 @@ VP_DEVICE Word pair_of(float first, float second) { return bf16_of(first) | bf16
 #if VP_DOTS
 typedef unsigned short Halves __attribute__((vector_size(64)));
 
-// The halves of the result are first.
+// Returns the rounded lanes of `first`, then those of `second`.
 VP_DEVICE Halves halves_of(Lanes first, Lanes second)
 {
     Halves x;
@@ -101,7 +101,7 @@ template <size_t... LANE> VP_DEVICE Halves side_by_side(Halves x, std::index_seq
 }
 #endif
 
-// to[k] = the pair of a[k] and b[k]; b null: and zero.
+// to[k] = the pair of a[k] and b[k], or of a[k] and zero if b is null.
 VP_DEVICE void pair_rows(Pair* to, const float* a, const float* b, int n)
 {
     int k = 0;
@@ -118,7 +118,7 @@ VP_DEVICE void pair_rows(Pair* to, const float* a, const float* b, int n)
     }
 }
 
-// The halves to[k] = x[k], one after the other.
+// Halves to[k] = x[k], consecutively.
 VP_DEVICE void round_row(uint16_t* to, const float* x, int n)
 {
     int k = 0;
@@ -131,9 +131,9 @@ VP_DEVICE void round_row(uint16_t* to, const float* x, int n)
     VP_SIMD for (int p = k; p < n; p++) to[p] = (uint16_t)bf16_of(x[p]);
 }
 
-// A virtual processor's own memory, which keeps what instructions round from one to the other of their passes. Where the
-// system has none left, null, and the launch is stopped.
-enum { NO_MEMORY = 3 };  // beside UNKNOWN_INSTRUCTION
+// A virtual processor's scratch memory for operands that an instruction rounds once and reads in several passes. If the
+// system is out of memory, `take` returns null, and the launch is stopped.
+enum { NO_MEMORY = 3 };  // another reason for stopping, like UNKNOWN_INSTRUCTION
 struct Scratch {
     Pair* words;
     size_t count;

@@ -1,4 +1,4 @@
-// ---- prelude, host: CUDA-style source as host C++17. A virtual processor is one OS thread.
+// ---- prelude, host: lets CUDA-style source compile as host C++17. A virtual processor is one OS thread.
 #include <cerrno>
 #include <cfenv>
 #include <csignal>
@@ -17,9 +17,9 @@
 
 #define VP_DEVICE inline __attribute__((always_inline))
 #define VP_GLOBAL static
-#define VP_ROUTINE static __attribute__((noinline))  // one instruction: inlining them all makes compiling 6x slower
+#define VP_ROUTINE static __attribute__((noinline))  // an instruction; inlining all of them makes compiling 6x slower
 #define VP_SIMD _Pragma("omp simd")
-#define VP_INLINE __attribute__((always_inline))  // for lambdas: one that is called twice and not inlined is no vector code
+#define VP_INLINE __attribute__((always_inline))  // for lambdas: one that is called twice and not inlined is not vectorised
 #define VP_ROLLED
 #define VP_OPAQUE(x) (x)
 #define VP_AGREED(x) (x)
@@ -27,8 +27,8 @@
 
 typedef uint32_t Word;
 
-// Fused multiply-add where the processor has one. Contraction by the compiler is off (-ffp-contract=off): it could fuse
-// differently in a vector loop and in its remainder, and results must not depend on how work is sliced.
+// Fused multiply-add, if the processor has one. Contraction by the compiler is off (-ffp-contract=off), because it could
+// fuse differently in a vector loop and in its remainder, and results must not depend on the slicing of work.
 VP_DEVICE float fma_(float a, float b, float c)
 {
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
@@ -42,13 +42,13 @@ VP_DEVICE float sqrt_(float x) { return __builtin_sqrtf(x); }
 VP_DEVICE float reciprocal_(float x) { return 1.f / x; }
 VP_DEVICE float as_float(Word w) { float f; memcpy(&f, &w, 4); return f; }
 VP_DEVICE Word as_word(float f) { Word w; memcpy(&w, &f, 4); return w; }
-// Sign aside, floats are ordered as their bits are: infinities above all numbers, NaNs above those.
+// Bits without the sign. They are ordered like the absolute values, with infinity above all numbers and NaNs above that.
 VP_DEVICE Word magnitude(float x) { return as_word(x) & 0x7fffffffu; }
 VP_DEVICE int least(int a, int b) { return a < b ? a : b; }
 VP_DEVICE int small_quotient(int a, int b) { return a / b; }
 VP_DEVICE constexpr int most(int a, int b) { return a > b ? a : b; }
 
-// ---- a virtual processor, and the launch it takes part in
+// ---- a virtual processor and its launch
 
 // Part of an instruction's result (script.cuh).
 struct Slices {
@@ -57,7 +57,7 @@ struct Slices {
 
 struct Vp;
 struct Tail;
-// A program of a tail, in a library of its own (host/tails.h).
+// A tail's program, in a separate library (host/tails.h).
 struct TailEntry {
     Word number;
     void (*run)(const Vp&, const Tail&);
@@ -68,21 +68,21 @@ struct Vp {
     float* pool;           // all floats: weights, gradients, activations
     const Word* script;    // this launch's script
     unsigned* counters;    // this launch's counters, a 128-byte line each
-    const TailEntry* tails;  // of all libraries, ended by one that runs nothing
-    unsigned* stopped;     // not zero: position + 1 of the instruction that stopped the launch
-    int spins;             // how often a wait looks again before it lets another thread run
+    const TailEntry* tails;  // entries of all libraries, terminated by one with a null `run`
+    unsigned* stopped;     // if not zero: position + 1 of the instruction that stopped the launch
+    int spins;             // number of polls in a wait before it lets another thread run
     float gradient_scale;  // from clipping by global norm
-    Word position;         // in the script, of the instruction that is executed
-    Slices slices;         // what is this one's of it
-    int why = 0;           // the launch is to be stopped; 0: it is not
-    struct Timeline* timeline = nullptr;  // its own, if it records one
-    struct Scratch* scratch = nullptr;    // its own, where products may round (host/pairs.h)
+    Word position;         // script position of the current instruction
+    Slices slices;         // this virtual processor's part of its result
+    int why = 0;           // reason to stop the launch; 0: none
+    struct Timeline* timeline = nullptr;  // its recording, if any
+    struct Scratch* scratch = nullptr;    // its scratch memory, if products may round (host/pairs.h)
 };
 
-// ---- how a virtual processor runs over its slice: a thread of a host does one thing after the other, in vector registers
+// ---- loops of a virtual processor over its slice: a host thread works sequentially, in vector registers
 enum {
     STRIP = 64,    // units of a row whose sums stay in registers
-    ONE_LOOP = 0,  // a loop of its own for each kind of operands, so that the compiler vectorises the common ones
+    ONE_LOOP = 0,  // 0: a separate loop for each kind of operands, so that the compiler vectorises the common ones
 };
 
 // Calls body(setup(r), u) for rows r in [r0, r1) and units u in [u0, u1). Bodies are independent of each other.
@@ -94,7 +94,7 @@ template <class Setup, class Body> VP_DEVICE void for_units(const Vp&, int r0, i
     }
 }
 
-// Calls f(r, u, width) for strips of at most STRIP units, nearly all of them of that width.
+// Calls f(r, u, width) for strips of STRIP units, and for a shorter last strip of each row.
 template <class F> VP_DEVICE void for_strips(const Vp&, int r0, int r1, int u0, int u1, F f)
 {
     for (int r = r0; r < r1; r++) {
@@ -110,7 +110,7 @@ template <class F> VP_DEVICE void for_run(const Vp&, int n, F f)
     VP_SIMD for (int k = 0; k < n; k++) f(k);
 }
 
-// Calls f(r, true) for rows [r0, r1); within, for_lanes and the reductions below divide the units of a row.
+// Calls f(r, true) for rows [r0, r1). Inside, for_lanes and the reductions below divide the units of a row.
 template <class F> VP_DEVICE void for_rows(const Vp&, int r0, int r1, F f)
 {
     for (int r = r0; r < r1; r++) f(r, true);
@@ -119,9 +119,9 @@ template <class F> VP_DEVICE void for_lanes(int n, F f)
 {
     VP_SIMD for (int u = 0; u < n; u++) f(u);
 }
-VP_DEVICE bool first_lane() { return true; }         // of those that share a row
+VP_DEVICE bool first_lane() { return true; }         // true for one of the lanes that share a row
 
-// Sum of 16 floats, as a tree of unrolled loops: the half that is left is added lane by lane.
+// Sum of 16 floats, as a tree of unrolled loops that add the upper half to the lower half.
 VP_DEVICE float sum16(float* part)
 {
     VP_SIMD for (int k = 0; k < 8; k++) part[k] += part[k + 8];
@@ -129,7 +129,7 @@ VP_DEVICE float sum16(float* part)
     return (part[0] + part[2]) + (part[1] + part[3]);
 }
 
-// Sum of f(0) ... f(n - 1) in an order that depends on n alone: 16 strided partial sums, then a tree.
+// Sum of f(0) ... f(n - 1) in an order that depends only on n: 16 strided partial sums, then a tree.
 template <class F> VP_DEVICE float reduce_sum(int n, F f)
 {
     float part[16] = {0};
@@ -160,7 +160,7 @@ template <bool NANS = true, class F> VP_DEVICE float reduce_max(int n, F f)
 // The largest magnitude of the n floats at row(r0) ... row(r1 - 1), or 0.
 template <class Row> VP_DEVICE Word largest_of_rows(int r0, int r1, int n, Row row)
 {
-    typedef int Lanes16 __attribute__((vector_size(64)));  // stays in registers, where an array of sums may not
+    typedef int Lanes16 __attribute__((vector_size(64)));  // stays in registers, unlike an array
     Lanes16 top = {};
     int rest = 0;
     for (int r = r0; r < r1; r++) {
@@ -204,11 +204,11 @@ template <class F> VP_DEVICE int arg_max(int n, F f)
     return i;
 }
 
-// The same sum as reduce_sum's, made by all of a virtual processor.
+// The sum of reduce_sum, computed by all threads of a virtual processor.
 template <class F> VP_DEVICE float sum_of_all(const Vp&, int n, F f) { return reduce_sum(n, f); }
 
-// put(u, sum over k < n of f(k, u)) for units u < width <= WIDEST of one row: in chunks to keep the rounding error of long
-// sums small, and the sums of a strip in registers.
+// Calls put(u, sum over k < n of f(k)[u]) for units u < width <= WIDEST of one row. Sums run in chunks, which keeps the
+// rounding error of long sums small, and the sums of a strip stay in registers.
 enum { CHUNK = 64 };
 template <int WIDEST = STRIP, class F, class Put> VP_DEVICE void sum_strip(int n, int width, F f, Put put)
 {
@@ -225,8 +225,8 @@ template <int WIDEST = STRIP, class F, class Put> VP_DEVICE void sum_strip(int n
     VP_SIMD for (int u = 0; u < width; u++) put(u, total[u]);
 }
 
-// The same where what there is to sum is divided: f(k) is the address of unit 0 in row k. Of many rows as much as the
-// first-level cache has room for is read as it lies: strips would be fetched from memory one by one.
+// sum_strip for any number of units; f(k) is the address of unit 0 in row k. Many rows are summed in bands that fit into
+// the L1 cache, because strips would be fetched from memory one by one.
 template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u0, int u1, F f, Put put)
 {
     enum { BAND = 2048, MANY = 8 };
@@ -240,6 +240,6 @@ template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u
     }
 }
 
-// Whether few sums are to be made, of so many terms that many threads make one after the other.
+// True if there are few sums with so many terms that all threads compute one sum after the other.
 VP_DEVICE bool few_long_sums(int, int, int) { return false; }
 template <class F> VP_DEVICE float sum_by_block(int, F) { return 0.f; }

@@ -1,9 +1,9 @@
-// ---- products with packed matrices, host. Layout of a matrix (rows, columns): panels of VP_PANEL rows, the last one
-// padded with zero rows; within a panel column after column, so [panel][column][VP_PANEL]. A panel's rows fill the lanes of
-// vector registers; every row's sum runs over the columns in order, whatever the tile: results do not depend on slicing.
-// The transpose is packed the same way, so that both products stream panels and no VP adds into another's rows.
+// ---- products with packed matrices, host. Layout of a matrix (rows, columns): [panel][column][VP_PANEL], with panels of
+// VP_PANEL rows; zero rows pad the last panel. A panel's rows fill the lanes of vector registers. Every row's sum runs over
+// the columns in order, whatever the tile, so results do not depend on slicing. The transpose is packed the same way, so
+// that both products stream panels and no VP adds into another's rows.
 
-// What a product reads: floats in segments, or pairs that were made of them.
+// Vectors of a product: floats in segments, or pairs of bf16 made from them.
 struct Floats : Segments {
     static int columns(const Matvec& i) { return (int)i.columns; }
     static const float* weights(const Vp& vp, const Matvec& i) { return vp.pool + i.weights; }
@@ -12,14 +12,14 @@ struct Floats : Segments {
 #if VP_ROUNDS
 struct Rounded {
     const Pair* words;
-    int first, pairs, count = 1;  // first: the vector that lies first; pairs: of each
+    int first, pairs, count = 1;  // first: index of the first vector; pairs: number per vector
     static int columns(const Matvec& i) { return ((int)i.columns + 1) / 2; }
     static const Pair* weights(const Vp& vp, const Matvec& i) { return (const Pair*)(vp.pool + i.weights); }
     VP_DEVICE const Rounded& segment_rows(const Vp&, int, int* width) const { return *width = pairs, *this; }
     VP_DEVICE const Pair* row(int r) const { return words + (size_t)(r - first) * pairs; }
 };
 
-// Vectors [r0, r1), their segments one after the other.
+// Rounds vectors [r0, r1), with their segments concatenated.
 VP_ROUTINE Rounded rounded(const Vp& vp, const Matvec& i, int r0, int r1)
 {
     const int columns = (int)i.columns, pairs = (columns + 1) / 2;
@@ -34,7 +34,7 @@ VP_ROUTINE Rounded rounded(const Vp& vp, const Matvec& i, int r0, int r1)
 }
 #endif
 
-// NV vectors times NP panels, or times the first NR registers of a panel's rows, one pass over the columns.
+// NV vectors times NP panels, or times the first NR registers of a panel's rows, in one pass over the columns.
 template <int NP, int NV, int NR = REGISTERS, class X>
 static void panel_product(const Vp& vp, const Matvec& i, const X& x, int panel, int row)
 {
@@ -42,7 +42,7 @@ static void panel_product(const Vp& vp, const Matvec& i, const X& x, int panel, 
     const int columns = x.columns(i), first = panel * VP_PANEL, valid = least(NP * VP_PANEL, i.head.width - first);
     const auto* w = x.weights(vp, i) + (size_t)panel * columns * VP_PANEL;
     float* y[NV];
-    VP_UNROLL for (int k = 0; k < NV; k++) {  // stores would wait for what they overwrite to come from memory
+    VP_UNROLL for (int k = 0; k < NV; k++) {  // prefetch the destination, because stores would wait for its cache lines
         y[k] = i.dst.row(row + k) + first;
         VP_UNROLL for (int l = 0; l < NP * NR * VP_LANES; l += LINE) __builtin_prefetch(y[k] + l, 1);
     }
@@ -66,7 +66,7 @@ static void panel_product(const Vp& vp, const Matvec& i, const X& x, int panel, 
         }
         w += (size_t)width * VP_PANEL;
     }
-    // Copies: for all that the compiler knows every store might change the instruction.
+    // Local copies, because the compiler must assume that every store may change the instruction.
     const Operand biases = i.bias;
     const float* const none = vp.pool;  // the constant zero at the start of the pool
     const bool accumulate = i.head.flags & ACCUMULATE;
@@ -105,14 +105,14 @@ static void panel_product(const Vp& vp, const Matvec& i, const X& x, int panel, 
     }
 }
 
-// One panel; of one with few rows only the registers that they fill.
+// NV vectors times one panel. A panel with few rows uses only the registers that they fill.
 template <int NV, class X> VP_DEVICE void one_panel(const Vp& vp, const Matvec& i, const X& x, int panel, int row)
 {
     if (i.head.width - panel * VP_PANEL > VP_LANES) return panel_product<1, NV>(vp, i, x, panel, row);
     panel_product<1, NV, 1>(vp, i, x, panel, row);
 }
 
-// Vectors [r0, r1) times panels [p0, p1), NP panels at a time; fewer vectors than a pass takes.
+// NV vectors from r0 on, fewer than a pass takes, times panels [p0, p1), NP panels at a time.
 template <int NP, int NV, class X>
 VP_DEVICE void few_vectors(const Vp& vp, const Matvec& i, const X& x, int r0, int p0, int p1)
 {
@@ -121,8 +121,8 @@ VP_DEVICE void few_vectors(const Vp& vp, const Matvec& i, const X& x, int r0, in
     for (; p < p1; p++) one_panel<NV>(vp, i, x, p, r0);
 }
 
-// Panels that go together with NV vectors: so many that their sums take 16 registers at most, and with a column of each
-// and a broadcast no more than there are.
+// Number of panels per pass with NV vectors. Their sums take at most 16 registers, and sums, columns and a broadcast
+// together fit into the registers of the processor.
 template <int NV> VP_DEVICE constexpr int panels_at_once()
 {
 #if defined(__AVX512F__) || defined(__aarch64__)
@@ -135,17 +135,17 @@ template <int NV> VP_DEVICE constexpr int panels_at_once()
     return n;
 }
 
-// n vectors, at least two and at most NV, times one panel.
+// n vectors, from two to NV, times one panel.
 template <int NV, class X> VP_DEVICE void one_pass(const Vp& vp, const Matvec& i, const X& x, int panel, int row, int n)
 {
     if (n == NV) return one_panel<NV>(vp, i, x, panel, row);
     if constexpr (NV > 2) one_pass<NV - 1>(vp, i, x, panel, row, n);
 }
 
-enum { BLOCK_FLOATS = 1 << 16 };  // of vectors that one block has at most: 256 KiB
+enum { BLOCK_FLOATS = 1 << 16 };  // most floats of vectors in a block: 256 KiB
 
-// Panel by panel, all vectors: a panel is read once and stays in the cache while the vectors pass. With few vectors
-// several panels go together, to keep as many sums in flight.
+// Multiplies panel by panel: a panel is read once and stays in the cache for all vectors. With few vectors a pass takes
+// several panels, to keep as many sums in flight.
 template <class X>
 VP_ROUTINE void panels_product(const Vp& vp, const Matvec& i, const X& x, int r0, int r1, int p0, int p1)
 {
@@ -156,7 +156,7 @@ VP_ROUTINE void panels_product(const Vp& vp, const Matvec& i, const X& x, int r0
     case 3: return few_vectors<panels_at_once<3>(), 3>(vp, i, x, r0, p0, p1);
     case 4: return few_vectors<panels_at_once<4>(), 4>(vp, i, x, r0, p0, p1);
     }
-    const int passes = (r1 - r0 + VP_VECTORS - 1) / VP_VECTORS;  // of nearly equal size: a short one would waste lanes
+    const int passes = (r1 - r0 + VP_VECTORS - 1) / VP_VECTORS;  // nearly equal sizes, because a short pass would waste lanes
     for (int p = p0; p < p1; p++) {
         for (int k = 0; k < passes; k++) {
             const int r = r0 + share(r1 - r0, k, passes), n = r0 + share(r1 - r0, k + 1, passes) - r;
@@ -165,8 +165,8 @@ VP_ROUTINE void panels_product(const Vp& vp, const Matvec& i, const X& x, int r0
     }
 }
 
-// dst = W x + bias for n vectors; x may lie in several segments (a concatenation that is never materialised). Of many
-// vectors, blocks that stay in the second-level cache while all panels pass, of nearly equal size.
+// dst = W x + bias for n vectors; x may consist of several segments (a concatenation that is never materialised). Many
+// vectors are split into nearly equal blocks, which stay in the L2 cache while all panels pass.
 VP_ROUTINE void matvec(const Vp& vp, const Matvec& i)
 {
 #if VP_ROUNDS
@@ -180,7 +180,7 @@ VP_ROUTINE void matvec(const Vp& vp, const Matvec& i)
             const int from = r0 + share(r1 - r0, k, blocks), to = r0 + share(r1 - r0, k + 1, blocks);
 #if VP_ROUNDS
             if (i.head.flags & BF16) {
-                if (blocks > 1 || !x.words) x = rounded(vp, i, from, to);  // the same for all parts
+                if (blocks > 1 || !x.words) x = rounded(vp, i, from, to);  // a single block is rounded once for all parts
                 if (!x.words && from < to) return stop(vp, vp.position, NO_MEMORY);
                 const Flushing flushing;
                 panels_product(vp, i, x, from, to, p0, p1);

@@ -1,11 +1,11 @@
-// ---- signal and wait, host. A counter's line: how many signals came, how many virtual processors sleep until more come.
-enum { YIELDS = 20 };  // after its spins, how often a wait lets another thread run before it sleeps
+// ---- signal and wait, host. A counter's line holds the number of signals, and the number of sleeping virtual processors.
+enum { YIELDS = 20 };  // yields of a wait after its spins, before it sleeps
 
 #if defined(__linux__)
-// Sleepers are woken by the signal that reaches their target (or another 32 apart, and look again): bit target % 32.
+// The signal that reaches a sleeper's target wakes it by bit target % 32. Signals 32 apart also wake it; it then polls again.
 static void sleep_until(unsigned* counter, unsigned seen, unsigned target)
 {
-    __atomic_fetch_add(counter + 1, 1u, __ATOMIC_SEQ_CST);  // before the system compares the counter with `seen`
+    __atomic_fetch_add(counter + 1, 1u, __ATOMIC_SEQ_CST);  // must precede the system's comparison of counter and `seen`
     syscall(SYS_futex, counter, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, seen, nullptr, nullptr, 1u << (target % 32));
     __atomic_fetch_sub(counter + 1, 1u, __ATOMIC_RELAXED);
 }
@@ -21,7 +21,7 @@ static void wake(unsigned*, unsigned) {}
 VP_DEVICE const Word* fetch(const Vp& vp) { return vp.script + vp.position; }
 VP_DEVICE int words_of(const Word* ip) { return size_of(ip); }
 
-// Leaves the core to its other thread for a moment.
+// Yields the core to its other hardware thread for a moment.
 VP_DEVICE void relax()
 {
 #if defined(__x86_64__)
@@ -36,7 +36,7 @@ VP_DEVICE void signal(const Vp& vp, const Signal& i)
     if (__atomic_load_n(counter + 1, __ATOMIC_SEQ_CST)) wake(counter, 1u << (now % 32));
 }
 
-// False: another virtual processor stopped the launch.
+// Waits for the counter to reach the target. Returns false if another virtual processor stopped the launch.
 VP_DEVICE bool wait(const Vp& vp, const Wait& i)
 {
     unsigned* counter = vp.counters + i.counter * COUNTER_WORDS;
@@ -57,7 +57,7 @@ VP_DEVICE void stop(const Vp& vp, Word position, int)
 {
     unsigned none = 0;
     if (!__atomic_compare_exchange_n(vp.stopped, &none, position + 1u, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-        return;  // four marks would add up to none
+        return;  // only once: four marks of 2^30 would overflow to zero
     for (int c = 0; c < COUNTERS; c++) {
         __atomic_fetch_add(vp.counters + c * COUNTER_WORDS, (unsigned)STOPPED, __ATOMIC_SEQ_CST);
         wake(vp.counters + c * COUNTER_WORDS, ~0u);
@@ -67,7 +67,7 @@ VP_DEVICE void stop(const Vp& vp, Word position, int)
 VP_DEVICE void mark(unsigned* word) { __atomic_store_n(word, 1u, __ATOMIC_RELAXED); }
 VP_DEVICE bool marked(const unsigned* word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
 
-// Tails: the kernel serves every model, the programs are in libraries of their own (host/tails.h).
+// Runs a tail. Its program is in a separate library (host/tails.h), because this kernel serves every model.
 VP_ROUTINE void tail(const Vp& vp, const Tail& i)
 {
     for (const TailEntry* entry = vp.tails; entry->run; entry++)
@@ -75,5 +75,5 @@ VP_ROUTINE void tail(const Vp& vp, const Tail& i)
     stop(vp, vp.position, UNKNOWN_INSTRUCTION);
 }
 
-// What the host reads when the launch has ended: the first floats of the pool.
+// Writes a result for the host, which reads the first floats of the pool after the launch.
 VP_DEVICE void tell(const Vp& vp, Word slot, float what) { vp.pool[slot] = what; }

@@ -1,12 +1,12 @@
-// ---- tails, host: a library of them is compiled apart from the kernel (templates/tails.cpp.j2), which serves every model.
-// Sums of listed rows are made for a strip of units at a time, all else is one vector loop.
+// ---- tails, host: they are compiled into a library (templates/tails.cpp.j2) separate from the kernel, which serves every
+// model. Sums of listed rows are computed strip by strip; all else is one vector loop.
 
-// A unit of a row, as a program sees it. Views are numbered: sums, then what is loaded, constants, and what is stored.
+// A program's interface to one unit of a row. Views are numbered in this order: sums, loads, constants, stores.
 struct Unit {
     float* const* rows;
     const float* constants;
     const float (*sums)[STRIP];
-    int u, from;  // from: where the strip begins
+    int u, from;  // from: first unit of the strip
     VP_DEVICE float sum(int k) const { return sums[k][u - from]; }
     VP_DEVICE float load(int k) const { return rows[k][u]; }
     VP_DEVICE float one(int k) const { return rows[k][0]; }
@@ -16,12 +16,12 @@ struct Unit {
     VP_DEVICE void store(int k, float v) const { rows[k][u] = v; }
 };
 
-// Program is generated.
+// Runs a tail with its generated program.
 template <class Program> static void run_tail(const Vp& vp, const Tail& i)
 {
     enum { VIEWS = Program::VIEWS, SUMS = Program::SUMS };
     Operand of[VIEWS];
-    int use[VIEWS];  // where other segments have a width
+    int use[VIEWS];  // USE_*, in place of other segments' width
     float constants[VIEWS];
     for (int k = 0; k < VIEWS; k++) {
         of[k] = segment(vp, i.views, k, &use[k]);

@@ -1,19 +1,19 @@
-// ---- timeline, host: what every virtual processor did when, in launches that have memory for it.
+// ---- timeline, host: records the instructions of every virtual processor, in launches that have memory for it.
 
 // An executed instruction. Mirrors RECORD in vpps/runtime/recording.py.
 struct Record {
     int64_t start, end;  // nanoseconds of the clock of Python's time.perf_counter_ns
-    uint64_t bytes;      // of weights, their gradients and moments that its routine read and wrote
-    uint32_t position;   // in the script
+    uint64_t bytes;      // bytes of weights, gradients and moments that its routine read and wrote
+    uint32_t position;   // script position
     uint32_t vp;
 };
 
-// Where one virtual processor puts its records, in cache lines of its own; the caller's memory. Mirrors _LOG there.
+// The log of one virtual processor, in separate cache lines of the caller's memory. Mirrors _LOG in recording.py.
 struct alignas(128) Timeline {
     Record* records;
-    uint64_t capacity;  // of records
-    uint64_t executed;  // instructions; those beyond the capacity are counted only
-    uint64_t bytes;     // of the instruction that is running
+    uint64_t capacity;  // maximum number of records
+    uint64_t executed;  // number of instructions; those beyond the capacity are only counted
+    uint64_t bytes;     // bytes of the current instruction
 };
 
 VP_DEVICE int64_t now()
@@ -32,11 +32,11 @@ VP_DEVICE void count_floats(const Vp& vp, size_t floats)
     if (vp.timeline) vp.timeline->bytes += floats * sizeof(float);
 }
 
-// Records one instruction after the other: the clock is read once between two, where the first ends and the second begins.
+// Records consecutive instructions. It reads the clock once between two, as the end of the first and start of the second.
 class Recorder {
     const Vp& vp;
     int64_t start = 0;
-    const Word* ip = nullptr;  // of the instruction that is running
+    const Word* ip = nullptr;  // the current instruction
 
     void finish(int64_t end)
     {

@@ -23,7 +23,7 @@ struct Square {
     VP_DEVICE static float forward(float x, float) { return x * x; }
     VP_DEVICE static float backward(float x, float, float dy, float)
     {
-        const float half = dy * x;  // 2 x may be infinite where this is not
+        const float half = dy * x;  // may be finite although 2 x is infinite
         return half + half;
     }
 };
@@ -55,7 +55,7 @@ struct LeakyRelu {
 };
 struct Elu {
     VP_DEVICE static float forward(float x, float value) { return x > 0.f ? x : value * expm1_(x); }
-    // Not y + value: the closer y is to -value the fewer digits that has.
+    // value * e^x, not y + value, which loses digits as y approaches -value.
     VP_DEVICE static float backward(float x, float, float dy, float value) { return x > 0.f ? dy : dy * (value * exp_(x)); }
 };
 struct Sqrt {
@@ -79,18 +79,18 @@ struct Softplus {
 };
 struct Gelu {
     VP_DEVICE static float gate(float x) { return sigmoid_(1.5957691216f * x * fma_(0.044715f * x, x, 1.f)); }
-    // Beyond 12 either way the gate is 0 or 1; the slope's square might be infinite, and infinity times 0 is NaN.
+    // For |x| > 12 the gate is 0 or 1. Clamping avoids an infinite square in the slope, because infinity times 0 is NaN.
     VP_DEVICE static float near(float x) { return x < -12.f ? -12.f : x > 12.f ? 12.f : x; }
     VP_DEVICE static float forward(float x, float) { return (x < -12.f ? -12.f : x) * gate(near(x)); }
     VP_DEVICE static float backward(float far, float, float dy, float)
     {
         const float x = near(far), s = gate(x);
-        const float slope = 1.5957691216f * fma_(0.134145f * x, x, 1.f);  // of the gate's argument
+        const float slope = 1.5957691216f * fma_(0.134145f * x, x, 1.f);  // derivative of the gate's argument
         return dy * fma_(x * slope, s * (1.f - s), s);
     }
 };
 struct Silu {
-    // Beyond 120 either way the gate is 0 or 1: infinity times 0 would be NaN.
+    // For |x| > 120 the gate is 0 or 1. Clamping avoids infinity times 0, which is NaN.
     VP_DEVICE static float forward(float x, float) { return (x < -120.f ? -120.f : x) * sigmoid_(x); }
     VP_DEVICE static float backward(float far, float, float dy, float)
     {
@@ -106,7 +106,7 @@ struct Cos {
     VP_DEVICE static float forward(float x, float) { return cos_(x); }
     VP_DEVICE static float backward(float x, float, float dy, float) { return -dy * sin_(x); }
 };
-// Comparisons, 1 where they are true, of a NaN nowhere; with a Python constant, and of two operands.
+// Comparisons with a Python constant, and of two operands: 1 if true, else 0. Comparisons with NaN are false.
 struct Above {
     VP_DEVICE static float forward(float x, float value) { return x > value ? 1.f : 0.f; }
 };
@@ -131,7 +131,7 @@ struct GreaterEqual {
 struct Equal {
     VP_DEVICE static float forward(float a, float b, float) { return a == b ? 1.f : 0.f; }
 };
-// What `where` chooses by a condition, which is true unless it is 0: an operand, or a Python constant, or else 0.
+// Choices of `where`: an operand or a Python constant, or else 0. A condition is true unless it is 0.
 struct Keep {
     VP_DEVICE static float forward(float c, float x, float) { return c != 0.f ? x : 0.f; }
     VP_DEVICE static float backward0(float, float, float, float, float) { return 0.f; }
@@ -142,13 +142,13 @@ struct Drop {
     VP_DEVICE static float backward0(float, float, float, float, float) { return 0.f; }
     VP_DEVICE static float backward1(float c, float, float, float dy, float) { return c != 0.f ? 0.f : dy; }
 };
-struct Given {
+struct KeepConstant {
     VP_DEVICE static float forward(float c, float value) { return c != 0.f ? value : 0.f; }
 };
-struct Unless {
+struct DropConstant {
     VP_DEVICE static float forward(float c, float value) { return c != 0.f ? 0.f : value; }
 };
-// a * b / c: a product that is infinite or has lost digits is not made where the quotient is neither.
+// a * b / c in an order that avoids an infinite or denormal product if the quotient is normal.
 VP_DEVICE float product_over(float a, float b, float c)
 {
     const float product = a * b;

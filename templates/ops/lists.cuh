@@ -1,10 +1,10 @@
-// ---- instructions on lists: counted in vertices, they work on the rows of the elements of their lists
-// Elements [from, to) of a vertex's list, and some units of them.
+// ---- instructions on lists: n counts vertices, and operands are rows of the elements in the vertices' lists
+// Elements [from, to) of a vertex's list, and `width` units from `unit` on.
 struct Strip {
     int vertex, from, to, unit, width;
     VP_DEVICE float* row(const Operand& x, int r) const { return x.row(r) + unit; }
 
-    // total[u] = sum over the elements of f(element, u), in chunks to keep the rounding error of long lists small.
+    // total[u] = sum over the elements; f(element, part) adds to part[u]. Chunks keep the rounding error of long lists small.
     template <class F> VP_DEVICE void sum(float* total, F f) const
     {
         float part[STRIP];
@@ -26,12 +26,12 @@ template <auto F, class Args> VP_ROUTINE void lists(const Vp& vp, const Args& i)
     });
 }
 
-// ---- device code of the ops on lists. In backward, a holds the elements' results where the op has one for each of them,
-// else the elements; dy are the gradients of the results.
+// ---- device code of the ops on lists. In backward, a holds the results if the op has one per element, else the elements;
+// dy holds the gradients of the results.
 
 // Sign is 1 for the largest, -1 for the smallest.
 template <int Sign> struct ListExtremum {
-    // The best value of every unit, and the first element that has it. A NaN stays.
+    // Finds the best value of every unit, and the first element with it. A NaN is the best value.
     VP_DEVICE static void find(const Operand& a, const Strip& s, float* best, int* where)
     {
         for (int u = 0; u < s.width; u++) where[u] = s.from;
@@ -94,7 +94,7 @@ struct ListSoftmax {
             VP_SIMD for (int u = 0; u < s.width; u++) y[u] *= total[u];
         }
     }
-    // y (dy - sum of y dy), all dy less that of the largest y first: where one y is nearly 1 the rest is what counts.
+    // y (dy - sum of y dy). The dy of the largest y is subtracted from all dy first: if one y is nearly 1, the others count.
     VP_DEVICE static void backward(const ListMapGrad& i, const Strip& s)
     {
         if (s.from == s.to) return;
@@ -136,7 +136,7 @@ struct ListLogSoftmax {
             VP_SIMD for (int u = 0; u < s.width; u++) y[u] = (x[u] - top[u]) - total[u];
         }
     }
-    // The same formula as LogSoftmax::backward (rowwise.cuh).
+    // Uses the formula of LogSoftmax::backward (rowwise.cuh).
     VP_DEVICE static void backward(const ListMapGrad& i, const Strip& s)
     {
         if (s.from == s.to) return;

@@ -1,5 +1,5 @@
 // ---- row-wise instructions: a virtual processor owns whole rows
-// A power of two p with x p between 1 and 2, as far as there is one: products with it keep all digits.
+// A power of two p with x p in [1, 2), or the nearest available one. Products with it keep all digits.
 VP_DEVICE float power_over(float x)
 {
     const int exponent = (int)(magnitude(x) >> 23);
@@ -8,18 +8,18 @@ VP_DEVICE float power_over(float x)
 struct Row {
     float* y;            // result
     const float* x[4];   // operands; in a gradient: the forward pass's operands, its result, its gradient
-    int width;           // of the operands
-    int label;           // of the vertex; 0 where the op takes none (its list is at position 0, the script itself)
+    int width;           // width of the operands
+    int label;           // label of the vertex; 0 if the op has none (its list is at position 0, the script itself)
     float value;         // a Python constant of the op
     bool accumulate;
-    bool mine;           // else another one computes it, and this one only keeps in step
+    bool mine;           // false: another warp writes the row, and this one only stays in step
 
-    // The result of a unit; of all units; the sum of f over units; the result of a row that has a single one.
+    // put: result of one unit. fill: results of all units. sum: sum of f over units. give: single result of a row.
     VP_DEVICE void put(int u, float v) const { y[u] = accumulate ? y[u] + v : v; }
     template <class F> VP_DEVICE void fill(F f) const
     {
         if (!mine) return;
-        // A loop each, over copies that no store can change: a CPU compiler makes vector code of these only.
+        // Separate loops over local copies that no store can change, because a CPU compiler vectorises only these.
         float* const to = y;
         const bool add = accumulate;
         if (ONE_LOOP) for_lanes(width, [=](int u) VP_INLINE {
@@ -30,7 +30,7 @@ struct Row {
         else for_lanes(width, [=](int u) VP_INLINE { to[u] = f(u); });
     }
     template <class F> VP_DEVICE float sum(F f) const { return reduce_sum(width, f); }
-    // The mean of f over units, from f(unit, a power of two to multiply by): the sum may overflow though the mean does not.
+    // The mean over units of f(u, power), whose terms f multiplies by the power of two, as the plain sum may overflow.
     template <class F> VP_DEVICE float mean(F f) const
     {
         const float n = (float)width, down = 0.5f * power_over(n);
@@ -134,7 +134,7 @@ struct Softmax {
     }
 };
 struct LogSoftmax {
-    // dy - e^y (dy + others) for the largest y, the only one that can be near 0, where this form cancels.
+    // dy - e^y (dy + others) for the largest y, without cancellation near y = 0. Only the largest y can be near 0.
     VP_DEVICE static float best_gradient(float y, float dy, float others) { return -expm1_(y) * dy - exp_(y) * others; }
     VP_DEVICE static void forward(const Row& r)
     {
@@ -168,14 +168,14 @@ struct CrossEntropy {
     VP_DEVICE static void backward(const Row& r)
     {
         const Exponentials e = others(r);
-        // A division, not reciprocal_: with that NVRTC 13.5 spills beside 184 registers of weights.
+        // A division, because with reciprocal_ and 184 registers of weights NVRTC 13.5 spills.
         const float *x = r.x[0], dy = r.x[2][0], scale = 1.f / (e.rest + exp_(x[r.label] - e.top)), top = e.top, rest = e.rest;
         const int label = r.label;
         r.fill([=](int u) VP_INLINE { return dy * ((u == label ? -rest : exp_(x[u] - top)) * scale); });
     }
 };
 struct Cosine {
-    // A vector's norm, of units times a power of two: their squares are neither 0 nor infinite.
+    // A vector's norm after scaling by a power of two, so that squares are neither 0 nor infinite.
     struct Side {
         float power, norm;
         VP_DEVICE static Side of(const float* x, int n)
@@ -259,7 +259,7 @@ struct BinaryCrossEntropy {
     {
         r.give(r.mean([&](int u, float down) {
             const float x = r.x[0][u], t = r.x[1][u], far = x < 0.f ? x : -x;
-            const float weight = x > 0.f ? 1.f - t : t;  // of the wrong answer's cost, -far: not max(x, 0) - x t
+            const float weight = x > 0.f ? 1.f - t : t;  // weight of the wrong answer's cost, -far; avoids max(x, 0) - x t
             return (weight == 0.f ? 0.f : -far * weight) * down + log1p_(exp_(far)) * down;
         }));
     }
@@ -296,7 +296,7 @@ struct KlDivergence {
 };
 struct LayerNorm {
     // The mean is rounded, so its error is subtracted too: equal elements leave nothing that 1 / sqrt(eps) would magnify.
-    // A quarter of each element, whose differences are finite, times a power of two, so that no square is infinite or 0.
+    // Dividing elements by 4 keeps differences finite. Scaling by a power of two keeps squares from being infinite or 0.
     struct Moments {
         float mean, rest, top, power, eps, variance;
         VP_DEVICE float difference(float x) const { return (x * 0.25f - mean) - rest; }
@@ -321,15 +321,15 @@ struct LayerNorm {
         const float scale = m.scale();
         r.fill([=](int u) VP_INLINE { return m.centred(r.x[0][u]) * scale; });
     }
-    // The gradient is dy minus its mean, without its component along the result but for the share that eps leaves. That
-    // component is subtracted twice: if it is nearly all of dy, its rounding error would hide the rest.
+    // The gradient is dy minus its mean, minus its component along the result, except for the share due to eps. The component
+    // is subtracted twice: if it is nearly all of dy, its rounding error would hide the rest.
     VP_DEVICE static void backward(const Row& r)
     {
         const Moments m = of(r);
         const float *x = r.x[0], *dy = r.x[2], scale = m.scale(), power = power_over(m.top);
         const float mean = r.mean([&](int u, float down) { return dy[u] * down; });
         const float rest = r.mean([&](int u, float down) { return (dy[u] - mean) * down; });
-        const auto result = [=](int u) VP_INLINE { return m.difference(x[u]) * power; };  // times a number
+        const auto result = [=](int u) VP_INLINE { return m.difference(x[u]) * power; };  // up to a constant factor
         const float squares = r.sum([&](int u) { return result(u) * result(u); }), inverse = squares > 0.f ? 1.f / squares : 0.f;
         const float along = r.sum([&](int u) { return ((dy[u] - mean) - rest) * result(u); }) * inverse;
         const auto beside = [=](int u) VP_INLINE { return ((dy[u] - mean) - rest) - result(u) * along; };

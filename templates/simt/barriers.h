@@ -1,4 +1,4 @@
-// ---- threads that meet: __syncthreads, __syncwarp, shuffles, votes; and what it means that nobody can go on.
+// ---- barriers: __syncthreads, __syncwarp, shuffles and votes; and reports of deadlocks.
 #pragma once
 #include "races.h"
 #include "scheduler.h"
@@ -56,7 +56,7 @@ static void complete_block_barrier(Block& block)
     }
 }
 
-// Fails where a thread is at another barrier than those that wait: the block would never go on together.
+// Fails because a thread is at another barrier than the waiting threads, so that the block can never go on together.
 static void diverge(const Fiber& other, const char* there, unsigned line, const char* here)
 {
     fail("divergent barrier", {hot.position, other.position},
@@ -96,7 +96,7 @@ static void block_barrier(unsigned line)
 
 // ---- __syncwarp, shuffles, votes
 
-// Everything that one of the lanes knows, all of them know now.
+// Merges the clocks of the lanes: each lane now knows everything that one of them knew.
 static void order_lanes(Warp& warp, uint32_t mask)
 {
     if (warp.owners & mask) {
@@ -175,13 +175,13 @@ static void meet(uint32_t mask, unsigned line, Exchange exchange)
     }
     meeting = warp.met[--warp.meetings];
     if (exchange != Exchange::NONE) exchange_values(warp, mask, exchange);
-    if (machine.request.races && exchange != Exchange::FRAGMENTS) order_lanes(warp, mask);  // those order no memory
+    if (machine.request.races && exchange != Exchange::FRAGMENTS) order_lanes(warp, mask);  // fragments order no memory
     const uint32_t others = mask & ~(1u << me.lane);
     warp.meeting &= ~others;
     make_ready(warp, others);
 }
 
-// ---- the end of a thread, and standstill
+// ---- the end of a thread, and deadlock
 
 static void end_thread()
 {
@@ -207,7 +207,7 @@ static std::string waits_for(const Fiber& fiber)
     return text("waits for %s, which is %u,", place_of((uintptr_t)fiber.polled).c_str(), *fiber.polled);
 }
 
-// The thread of a block that says most about why it stands still: one that waits for another block, if any.
+// The thread that best explains why a block is stuck: one that waits for another block, if any.
 static Fiber* foremost(const Block& block)
 {
     Fiber* found = nullptr;
@@ -235,7 +235,7 @@ static void report_standstill()
                       name_of(here.thread).c_str(), meeting.line, name_of(there.thread).c_str(), does.c_str()));
         }
     }
-    constexpr uint32_t MOST = 16;  // virtual processors in one message
+    constexpr uint32_t MOST = 16;  // limit of virtual processors in one message
     std::string message = "no virtual processor can go on";
     std::vector<Position> positions;
     for (uint32_t b = 0; b < machine.block_count; b++) {

@@ -1,9 +1,9 @@
-// ---- what a thread knows of the accesses of others: happens-before, in three sizes (block, warp, thread).
+// ---- vector clocks for the happens-before relation, at three granularities (block, warp, thread).
 //
-// Time is one number for the whole launch, counted up at every event that orders threads (a barrier, a shuffle, a
-// release). Every access carries its thread and time. "A knows block 3 up to 17" says: all accesses by threads of
-// block 3 at times <= 17 happened before whatever A does next. Blocks are known through their __syncthreads; what a
-// signal adds to that (accesses of its thread since then, and of threads met in a __syncwarp) are parts.
+// Time is one number for the whole launch, incremented at every event that orders threads (a barrier, a shuffle, a
+// release). Every access carries its thread and time. "A knows block 3 up to 17" means that all accesses by threads of
+// block 3 at times <= 17 happened before A's next access. Blocks become known through their __syncthreads. A signal adds
+// parts: accesses of its thread since then, and of threads that it met in a __syncwarp.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -15,16 +15,16 @@ typedef uint32_t Time;
 
 enum : uint32_t {
     MAX_BLOCKS = 256,
-    THREAD_BITS = 10,  // a thread of the launch: block << THREAD_BITS | thread
+    THREAD_BITS = 10,  // number of a thread in the launch: block << THREAD_BITS | thread
     MAX_THREADS = 1u << THREAD_BITS,
     LANES = 32,
 };
 inline uint32_t block_of(uint32_t thread) { return (thread >> THREAD_BITS) % MAX_BLOCKS; }
 
-// How threads are ordered; or how they would be if a signal or a wait were not relaxed, which explains a race.
+// Strength of an ordering. The RELAXED ones would order threads if the signal or wait were not relaxed; they explain races.
 enum class Order : uint8_t { ESTABLISHED, RELAXED_SIGNAL, RELAXED_WAIT };
 
-struct Part {  // threads first ... last of one block, up to a time
+struct Part {  // accesses of threads first ... last of one block, up to a time
     uint32_t first, last;
     Time time;
     Order order;
@@ -53,7 +53,7 @@ struct Knowledge {
         parts.push_back(part);
     }
 
-    // All that `other` knows, with `order` as the weakest link.
+    // Adds all that `other` knows, with orderings at most as strong as `order`.
     void merge(const Knowledge& other, uint32_t count, Order order)
     {
         for (uint32_t b = 0; b < count; b++) {

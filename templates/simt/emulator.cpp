@@ -1,14 +1,14 @@
-// ---- the simt emulator: runs a kernel compiled from CUDA source by a host compiler, every CUDA thread a fiber.
+// ---- the simt emulator: runs a kernel that a host compiler has compiled from CUDA source. Every CUDA thread is a fiber.
 //
-// words.h makes the source compile; this is linked to it. A kernel compiled with -fsanitize=thread calls the functions
-// __tsan_* before every access to memory: they are here, and libtsan is not linked.
+// words.h makes the source compile; this file is linked to it. A kernel compiled with -fsanitize=thread calls functions
+// __tsan_* before every memory access. They are defined here, and libtsan is not linked.
 #include <cstring>
 
 #include "barriers.h"
 
 using namespace simt;
 
-// ---- the words of words.h
+// ---- functions declared in words.h
 extern "C" {
 
 unsigned simt_thread() { return hot.thread % MAX_THREADS; }
@@ -63,7 +63,7 @@ void at(unsigned position) { hot.position = position; }
 unsigned long long nanoseconds() { return machine.clock; }
 void nap(unsigned) { spin(); }
 
-// ---- atomics: what they do, and what they tell whom
+// ---- atomics: their effects, and the clocks that they transfer
 
 static Counter& counter_at(const unsigned* p)
 {
@@ -81,7 +81,7 @@ static void touch_atomically(const void* p)
     if (Shadow* s = shadow_of(address, 4, Kind::ATOMIC)) atomic_word(*s, address);
 }
 
-// What this thread did and knows so far goes with the counter.
+// Adds this thread's accesses and clock to the counter.
 static void publish(const unsigned* p, Order order)
 {
     if (!hot.checking) return;
@@ -103,7 +103,7 @@ static void acquire(const unsigned* p, Order order)
     own_knowledge(*hot.fiber).merge(published, machine.block_count, order);
 }
 
-// A loop that looks at the same word again and again must let others run, even if it never naps.
+// A loop that polls one word must let other threads run, even if it never naps.
 static void count_polls(const unsigned* p)
 {
     Fiber& me = *hot.fiber;
@@ -136,7 +136,7 @@ unsigned load_acquire(const unsigned* p)
 void store_relaxed(unsigned* p, unsigned value)
 {
     touch_atomically(p);
-    if (hot.checking) counter_at(p).published.forget(machine.start);  // a store ends what was released before it
+    if (hot.checking) counter_at(p).published.forget(machine.start);  // a store ends earlier release sequences
     publish(p, Order::RELAXED_SIGNAL);
     *p = value;
     made_progress();
@@ -179,7 +179,7 @@ Word load_script(const Word* p)
     return *p;
 }
 
-// ---- asynchronous copies: begun now, made at the wait for their group; where they come from is read at both times
+// ---- asynchronous copies: executed at the wait for their group; the source counts as read at the start and at the wait
 
 static void begin_copy(float* to, const float* from, uint32_t floats)
 {
@@ -192,7 +192,7 @@ static void begin_copy(float* to, const float* from, uint32_t floats)
     hot.fiber->copies.push_back({to, from, floats});
 }
 
-// The first `count` that are under way.
+// Ends the first `count` pending copies; `made`: executes them.
 static void end_copies(Fiber& fiber, size_t count, bool made)
 {
     for (size_t k = 0; k < count; k++) {
@@ -226,8 +226,8 @@ void simt_copy_wait(unsigned newest)
     for (size_t& end : groups) end -= count;
 }
 
-// ---- accesses, as the compiler reports them
-static bool reports_accesses;  // set as the library is loaded, by code that the compiler adds
+// ---- accesses, as reported by the compiler
+static bool reports_accesses;  // set by compiler-generated code when the library is loaded
 
 extern "C" {
 
@@ -250,7 +250,7 @@ void __tsan_func_exit() {}
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 
-// What memcpy, memmove and memset of the kernel call (words.h): the compiler does not report what those access.
+// Replace the kernel's memcpy, memmove and memset (words.h), because the compiler does not report their accesses.
 void simt_copy(void* to, const void* from, size_t bytes)
 {
     if (bytes && hot.checking) {
@@ -280,10 +280,10 @@ static void run_thread()
     end_thread();
 }
 
-// Around the shared memory of each block: what lies outside one lies in none.
+// Gap around each block's shared memory, so that an address outside one block's memory is in no other's.
 constexpr size_t GUARD_BYTES = 4096;
 
-// Sizes that this launch needs: false if the system gives no more memory.
+// Reserves the memory of this launch. Returns false if the system has no more memory.
 static bool reserve(const SimtRequest& request)
 {
     const size_t threads = (size_t)request.blocks * request.threads;
@@ -313,7 +313,7 @@ static void lay_out(const SimtRequest& request)
         machine.queue.resize(machine.warps.size() + 1);
     }
     machine.block_count = request.blocks;
-    constexpr uint32_t POISON = 0x7fc5d15d;  // a NaN that is easily recognised
+    constexpr uint32_t POISON = 0x7fc5d15d;  // a NaN that is easy to recognise
     for (uint32_t b = 0; b < request.blocks; b++) {
         Block& block = machine.blocks[b];
         char* memory = machine.shared.data + GUARD_BYTES + b * machine.shared_stride;
@@ -348,7 +348,7 @@ static void lay_out(const SimtRequest& request)
         f.copies.clear();
         f.groups.clear();
         std::fill_n(f.lanes, (uint32_t)LANES, machine.start);
-        // Tops of stacks at different distances from a page's start: else all of them compete for the same cache sets.
+        // Stacks start at different offsets in a page; otherwise all of them would compete for the same cache sets.
         char* stack = machine.stacks.data + i * STACK_BYTES;
         prepare_context(f.context, stack, STACK_BYTES - i % LANES * 320, run_thread);
     }
@@ -356,7 +356,7 @@ static void lay_out(const SimtRequest& request)
 
 static void begin_time(bool races)
 {
-    if (hot.now > 1u << 31) {  // all of the past is forgotten before the count runs out
+    if (hot.now > 1u << 31) {  // forget the past before the time overflows
         for (int r = 0; r < RANGES; r++) {
             shadows[r].clear();
             non_coherent[r].clear();
@@ -376,10 +376,10 @@ static void begin_time(bool races)
 extern "C" {
 #pragma GCC visibility push(default)
 
-// Whether the kernel was compiled to report its accesses.
+// Returns true if the kernel was compiled to report its accesses.
 int vpps_simt_sees_races() { return reports_accesses; }
 
-// Runs a launch to its end. The number of findings, or -1 if the system gives no more memory.
+// Runs a launch to its end. Returns the number of findings, or -1 if the system has no more memory.
 int vpps_simt_run(const SimtRequest* request)
 {
     machine.request = *request;
@@ -394,7 +394,7 @@ int vpps_simt_run(const SimtRequest* request)
     for (int r = 0; r < RANGES; r++)
         machine.ranges[r] = {names[r], (uintptr_t)bases[r], request->words[r] * 4, shadows[r].data, false};
     machine.random = request->seed * 0x9E3779B97F4A7C15ull | 1;
-    machine.progress = machine.polled_progress = machine.switches = 0;  // the clock goes on
+    machine.progress = machine.polled_progress = machine.switches = 0;  // the clock continues
     machine.live = request->blocks * request->threads;
     machine.spinning = machine.impatience = 0;
     lay_out(*request);
@@ -417,7 +417,7 @@ int vpps_simt_run(const SimtRequest* request)
     return (int)machine.findings.size();
 }
 
-// A finding's positions: as many as it returns, at most 32, written to `positions`.
+// Writes a finding's positions, at most 32, to `positions`, and returns their number.
 int vpps_simt_finding(int index, const char** kind, const char** message, uint32_t* positions)
 {
     const Finding& f = machine.findings[index];
@@ -427,10 +427,10 @@ int vpps_simt_finding(int index, const char** kind, const char** message, uint32
     return (int)f.positions.size();
 }
 
-// Of the last launch: how often a thread gave way to another.
+// Number of switches between threads in the last launch.
 uint64_t vpps_simt_switches() { return machine.switches; }
 
-// Gives all memory back, until the next launch.
+// Frees all memory until the next launch.
 void vpps_simt_release()
 {
     machine.fibers = {};

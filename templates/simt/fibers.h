@@ -1,4 +1,4 @@
-// ---- fibers: stacks of their own that one OS thread runs by turns.
+// ---- fibers: contexts with separate stacks that one OS thread runs in turn.
 #pragma once
 #include <cstdint>
 #include <cstdlib>
@@ -11,15 +11,15 @@
 
 namespace simt {
 
-constexpr size_t STACK_BYTES = 128 << 10;  // address space; memory is taken a page at a time, as a fiber touches it
+constexpr size_t STACK_BYTES = 128 << 10;  // address space; the system allocates pages as a fiber touches them
 
 #if defined(SIMT_ASSEMBLY)
 struct Context {
     void* stack_pointer;
 };
 
-// Leaves through a jump and not through `ret`: the processor's stack of return addresses then stays in step, because
-// the fiber that goes on is mostly inside the very same calls. Callers save what the list of clobbers names.
+// Switches by a jump and not by `ret`. The processor's return stack then stays in step, because the next fiber is usually
+// inside the same calls. Callers save the registers in the clobber list.
 inline __attribute__((always_inline)) void switch_context(Context& from, const Context& to)
 {
     void** save = &from.stack_pointer;
@@ -44,8 +44,8 @@ inline __attribute__((always_inline)) void switch_context(Context& from, const C
 inline void prepare_context(Context& context, char* stack, size_t bytes, void (*entry)())
 {
     void** top = (void**)((uintptr_t)(stack + bytes) & ~(uintptr_t)63);
-    *--top = nullptr;        // where a return address would be: `entry` finds the stack as after a call
-    *--top = (void*)entry;   // popped and jumped to
+    *--top = nullptr;        // in place of a return address, so that `entry` finds the stack as after a call
+    *--top = (void*)entry;   // switch_context pops it and jumps to it
     context.stack_pointer = top;
 }
 #else
@@ -65,7 +65,7 @@ inline void prepare_context(Context& context, char* stack, size_t bytes, void (*
 }
 #endif
 
-// Memory that is zero and costs nothing until it is touched; grows, and then is zero again.
+// Zeroed memory that costs nothing until it is touched. Growing makes it zero again.
 template <class T> struct Reserved {
     T* data = nullptr;
     size_t count = 0;

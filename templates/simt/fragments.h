@@ -1,5 +1,5 @@
-// ---- what tensor cores do, by the layouts that PTX ISA publishes ("Matrix fragments for mma.m16n8k16", "... m16n8k8",
-// movmatrix). Products are exact and are added one after the other in float32; hardware may add otherwise.
+// ---- tensor cores, with the layouts in the PTX ISA ("Matrix fragments for mma.m16n8k16", "... m16n8k8", movmatrix).
+// Products are exact and are added in order in float32; hardware may add in another order.
 #pragma once
 #include <cstring>
 
@@ -7,7 +7,7 @@
 
 namespace simt {
 
-struct Operands {  // registers of a lane
+struct Operands {  // operand registers of a lane
     float* c;
     uint32_t *a, *b;
 };
@@ -15,7 +15,7 @@ struct Fragments {
     Operands* of[LANES];
 };
 
-// Element `half` of a register with P of them: bf16 (2) or tf32 (1).
+// Element `half` of a register with P elements: bf16 (P = 2) or tf32 (P = 1).
 template <int P> float element(uint32_t word, int half)
 {
     const uint32_t bits = P == 2 ? (half ? word & 0xffff0000u : word << 16) : word & ~0x1fffu;
@@ -24,10 +24,10 @@ template <int P> float element(uint32_t word, int half)
     return f;
 }
 
-// C += A B: A is 16 x K, B K x 8. Four lanes share a row of A, or a column of B.
+// C += A B, with A of 16 x K and B of K x 8. Four lanes share a row of A, or a column of B.
 template <int P, int K> void mma(const Fragments& lanes)
 {
-    constexpr int SPAN = 4 * P;  // elements of a row that four lanes have in one register each
+    constexpr int SPAN = 4 * P;  // elements of a row in one register of each of four lanes
     float a[16][K], b[K][8];
     for (int k = 0; k < K; k++) {
         const int lane = k % SPAN / P, half = k % P, word = k / SPAN;
@@ -41,7 +41,7 @@ template <int P, int K> void mma(const Fragments& lanes)
         }
 }
 
-// Of an 8 x 8 matrix of halves of words, the transpose.
+// Transposes an 8 x 8 matrix of half words.
 inline void movmatrix(const Fragments& lanes)
 {
     uint32_t half[8][8];

@@ -1,4 +1,4 @@
-// ---- the emulated machine: its threads, warps and blocks, what a launch is given and what it finds.
+// ---- the emulated machine: threads, warps and blocks, the arguments of a launch, and its findings.
 #pragma once
 #include <cstdarg>
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 typedef uint32_t Word;
 
-// What the kernel is given; the rendered source declares the same, but for the last three where it records no timeline: to
-// who passes them by value, behind everything else, that is the same.
+// Arguments of the kernel. The rendered source declares the same struct; without a timeline it omits the last three members.
+// The calling convention is the same, because the struct is passed by value and they come last.
 struct Launch {
     float* pool;
     const Word* script;
@@ -32,33 +32,33 @@ struct Launch {
 extern "C" {
 void vpps_kernel(const Launch launch);
 
-// What vpps/runtime/emulator.py asks for: a launch, the sizes of its arrays in words, and how to run it.
+// Request of vpps/runtime/emulator.py: a launch, the sizes of its arrays in words, and options.
 struct SimtRequest {
     Launch launch;
-    uint64_t words[8];  // of pool, script, counters, cleared, report, stopped, losses, recording
-    uint64_t seed;      // 0: in order
+    uint64_t words[8];  // sizes of pool, script, counters, cleared, report, stopped, losses, recording
+    uint64_t seed;      // seed of random scheduling; 0: in order
     uint32_t blocks, threads, shared_bytes;
-    uint32_t races;     // whether to look for races
+    uint32_t races;     // not 0: detect races
 };
 }
 
 namespace simt {
 
-typedef uint32_t Position;  // in the script, as `at` gave it
+typedef uint32_t Position;  // script position, set by `at`
 constexpr Position NOWHERE = ~0u;
 
 struct Shadow;
 
-// An array that the kernel may access, and the shadow of its words.
+// An array that the kernel may access, and its shadow memory.
 struct Range {
     const char* name;
     uintptr_t base;
     size_t bytes;
     Shadow* shadow;
-    bool written;  // in this launch
+    bool written;  // true if this launch has written to it
 };
 
-struct Copy {  // begun by copy_async, made by copy_async_wait
+struct Copy {  // started by copy_async, executed by copy_async_wait
     float* to;
     const float* from;
     uint32_t floats;
@@ -74,19 +74,19 @@ struct Fiber {
     Warp* warp;
     Block* block;
     Position position;
-    unsigned line;        // of the barrier where it waits
-    Knowledge* own;       // beyond its block's; null: none
-    const unsigned* polled;  // what its last load looked at, and saw
+    unsigned line;        // source line of the barrier where it waits
+    Knowledge* own;       // its clock, if it knows more than its block; null: none
+    const unsigned* polled;  // address and value of its last load
     unsigned seen;
-    uint32_t polls;       // loads that saw nothing new
+    uint32_t polls;       // consecutive loads without a new value
     Position polled_position;
     uint64_t polled_progress;
     std::vector<Copy> copies;
-    std::vector<size_t> groups;  // of copies: where each that was committed ends
-    Time lanes[LANES];    // up to when it knows each lane of its warp, from barriers of parts of the warp
+    std::vector<size_t> groups;  // ends of the committed groups of copies
+    Time lanes[LANES];    // known time of each lane of its warp, from barriers of parts of the warp
 };
 
-// Lanes that meet: in a __syncwarp, a shuffle or a vote.
+// A barrier of lanes: a __syncwarp, a shuffle or a vote.
 struct Meeting {
     uint32_t mask, arrived;
     unsigned line;
@@ -96,10 +96,10 @@ struct Meeting {
 enum class Exchange : uint8_t { NONE, SHUFFLE, BALLOT, FRAGMENTS };
 
 struct Warp {
-    uint32_t ready, spinning, meeting, at_barrier, ended;  // a bit per lane: what each does
-    uint32_t owners;   // lanes with knowledge of their own
+    uint32_t ready, spinning, meeting, at_barrier, ended;  // states of the lanes, a bit per lane
+    uint32_t owners;   // lanes with a clock in Fiber::own
     uint32_t partial;  // lanes with times in Fiber::lanes
-    Time time;         // of the last barrier of the whole warp
+    Time time;         // time of the last barrier of the whole warp
     bool queued;
     uint32_t meetings;
     Meeting met[LANES];
@@ -110,13 +110,13 @@ struct Warp {
 
 struct Block {
     uint32_t id, arrived, live;
-    unsigned line;      // of the __syncthreads where `arrived` threads wait
+    unsigned line;      // source line of the __syncthreads where `arrived` threads wait
     Position position;
     Knowledge known;
     Range shared;
 };
 
-struct Counter {  // a word of atomics, and what whoever acquires it learns
+struct Counter {  // an atomic word, and the clock that an acquire of it transfers
     const unsigned* address;
     Knowledge published;
 };
@@ -130,7 +130,7 @@ constexpr size_t MAX_FINDINGS = 20;
 
 enum { POOL, SCRIPT, COUNTERS, CLEARED, REPORT, STOPPED, LOSSES, RECORDING, RANGES };
 
-// What every access to memory looks at; what differs between threads is exchanged when they are switched.
+// State that every memory access reads. A switch of threads replaces the parts that belong to a thread.
 struct Hot {
     uintptr_t stacks;
     size_t stack_bytes;
@@ -140,12 +140,12 @@ struct Hot {
     uintptr_t shared;
     size_t shared_bytes;
     Shadow* shared_shadow;
-    const Time* known;       // of the blocks
+    const Time* known;       // known times of the blocks
     Time now;
     uint32_t thread;
     Position position;
-    bool checking;           // a kernel runs, and races are looked for
-    bool pool_non_coherent;  // some of the pool was read through the non-coherent path
+    bool checking;           // a kernel runs with race detection
+    bool pool_non_coherent;  // some word of the pool was read through the non-coherent path
     Fiber* fiber;
     Warp* warp;
     Block* block;
@@ -161,14 +161,14 @@ static struct Machine {
     Reserved<char> stacks, shared;
     size_t shared_stride;
     Range ranges[RANGES];
-    Fiber host;               // whoever called: where a launch begins and ends
-    Time start;               // accesses up to then were made by earlier launches
-    uint64_t progress;        // counted up by every atomic that changes a word
-    uint64_t polled_progress; // progress when those who wait were last let look again
+    Fiber host;               // the calling context, in which a launch begins and ends
+    Time start;               // accesses up to this time belong to earlier launches
+    uint64_t progress;        // incremented by every atomic that changes a word
+    uint64_t polled_progress; // value of `progress` when spinning threads were last woken
     uint32_t live, spinning;
-    uint32_t impatience;      // how often the clock was moved because nobody could go on
+    uint32_t impatience;      // number of times that the clock was moved because no thread could go on
     uint64_t clock, switches, random;
-    std::vector<uint32_t> queue;  // warps with ready lanes: a ring
+    std::vector<uint32_t> queue;  // ring buffer of warps with ready lanes
     size_t queue_head, queue_length;
     std::deque<Counter> counters;
     std::vector<Knowledge*> spare;
@@ -193,7 +193,7 @@ __attribute__((format(printf, 1, 2))) static std::string text(const char* format
     return line;
 }
 
-// Whether there is room for a finding, and none yet of the same kind at the same two positions.
+// True if there is room for a finding, and none of the same kind at the same two positions exists.
 static bool is_new(const char* kind, Position here, Position there)
 {
     if (machine.findings.size() >= MAX_FINDINGS) return false;
@@ -202,10 +202,10 @@ static bool is_new(const char* kind, Position here, Position there)
     return true;
 }
 
-// Positions of which one is unknown do not differ: that thread gave none.
+// True if two known positions differ. A thread that has set no position differs from none.
 inline bool differ(Position a, Position b) { return a != b && a != NOWHERE && b != NOWHERE; }
 
-// Ends the launch: its threads are left where they are.
+// Ends the launch; its threads stay where they are.
 [[noreturn]] static void stop()
 {
     machine.stopped = true;
@@ -227,7 +227,7 @@ static std::string name_of(uint32_t thread)
     return text("VP %u, thread %u", block_of(thread), thread % MAX_THREADS);
 }
 
-// The next moment: what happened so far and what follows are told apart.
+// Increments the time, which separates earlier from later accesses.
 inline void advance()
 {
     if (++hot.now == 0) fail("deadlock", {}, "the launch is longer than the emulator can count: 2^32 barriers");

@@ -1,8 +1,8 @@
-// ---- races: every word of the watched arrays has a shadow with its last write and the reads since then; each access
-// is compared with those that it must be ordered with. After FastTrack (Flanagan and Freund, PLDI 2009), with the
-// three sizes of clocks.h in place of one clock per thread.
+// ---- race detection: every word of the watched arrays has a shadow with its last write and the reads since then. Each
+// access is compared with those that it must be ordered with. This follows FastTrack (Flanagan and Freund, PLDI 2009), with
+// the three granularities of clocks.h instead of one clock per thread.
 //
-// Shadows outlive a launch: time goes on, and whatever an earlier launch did is ordered before all of this one.
+// Shadows outlive a launch. Time continues, and all accesses of earlier launches are ordered before this launch.
 #pragma once
 #include "machine.h"
 
@@ -12,10 +12,10 @@ enum : uint32_t {
     THREAD = MAX_BLOCKS * MAX_THREADS - 1,  // bits of a thread's number
     IN_WARP = 1u << 26,   // several threads of one warp, the latest at `time`
     IN_BLOCK = 1u << 27,  // several warps of one block
-    IN_TABLE = 1u << 28,  // several blocks: the rest of the bits is a row of `readers`
-    AS_READ = 1u << 29,   // in the place of a write, reads that atomic operations must be ordered with
-    ATOMIC = 1u << 30,    // an atomic operation; of a set: it holds those and no reads
-    PENDING = 1u << 31,   // a write that copy_async began; its time is FOREVER
+    IN_TABLE = 1u << 28,  // several blocks; the other bits are a row of `readers`
+    AS_READ = 1u << 29,   // in place of a write: reads that atomic operations must be ordered with
+    ATOMIC = 1u << 30,    // an atomic operation; in a set: it holds only atomic operations
+    PENDING = 1u << 31,   // a write started by copy_async; its time is FOREVER
     ROW = IN_WARP - 1,
 };
 constexpr Time FOREVER = ~0u;
@@ -28,15 +28,15 @@ struct Access {
 
 struct Shadow {
     Access write;
-    Access read;  // or reads, or atomic operations
+    Access read;  // one read, or a set of reads or of atomic operations
 };
 
-// Reads of one word by several blocks: a row of one Access per block; there are as many rows as words.
+// Reads of one word by several blocks: a row with one Access per block. There are as many rows as words.
 static Reserved<Access> readers;
 static uint32_t rows_used;
 static std::vector<uint32_t> free_rows;
 
-// Whether the word was read through the non-coherent path, by position.
+// Last read of a word through the non-coherent path, if any.
 struct NonCoherentRead {
     Time time;
     Position position;
@@ -48,7 +48,7 @@ enum class Kind { READ, WRITE, ATOMIC };
 
 static Access access_now(uint32_t flags = 0) { return {hot.now, hot.thread | flags, hot.position}; }
 
-// Whether one access, or each of a set within one block, happened before what this thread does now.
+// True if one access, or each access of a set within one block, happened before this thread's current access.
 static bool ordered(const Access& a)
 {
     if (a.who & PENDING) return false;
@@ -66,7 +66,7 @@ static bool ordered(const Access& a)
     return knowledge_of(*hot.fiber).has_part(first, last, a.time, Order::ESTABLISHED);
 }
 
-// ---- words for the findings
+// ---- texts of findings
 
 static std::string place_of(uintptr_t address)
 {
@@ -83,7 +83,7 @@ static const char* verb_of(Kind kind)
     return kind == Kind::READ ? "reads" : kind == Kind::WRITE ? "writes" : "updates";
 }
 
-// Why an earlier access is not ordered, as far as one can tell; `kind` is that of the finding.
+// Returns a likely reason why an earlier access is not ordered, and sets the finding's `kind`.
 static const char* explain(const Access& earlier, const char*& kind)
 {
     const uint32_t thread = earlier.who & THREAD;
@@ -97,7 +97,7 @@ static const char* explain(const Access& earlier, const char*& kind)
     kind = "race";
     if (block_of(thread) == hot.block->id) return "no barrier of the block lies between";
     const Block& theirs = machine.blocks[block_of(thread)];
-    const Time barrier = theirs.known.blocks[theirs.id];  // its last one so far
+    const Time barrier = theirs.known.blocks[theirs.id];  // time of the block's last barrier
     for (const Part& p : mine.parts)
         if (p.order == Order::ESTABLISHED && block_of(p.first) == theirs.id &&
             (earlier.time <= p.time || barrier <= p.time))
@@ -118,7 +118,7 @@ static void report_race(const Access& earlier, const char* did, Kind kind, uintp
          {hot.position, earlier.position}});
 }
 
-// Where something lies that is in none of the arrays, or reaches beyond one.
+// Describes an address that is in none of the arrays, or an access that reaches beyond one.
 static std::string whereabouts(uintptr_t address)
 {
     if (address - (uintptr_t)machine.shared.data < machine.shared.count)
@@ -158,7 +158,7 @@ static std::string whereabouts(uintptr_t address)
 
 inline Access* row_of(uint32_t who) { return readers.data + (who & ROW) * (size_t)machine.block_count; }
 
-// The set is `now` from here on.
+// Replaces the set by a single access.
 static void replace_set(Access& set, const Access& now)
 {
     if (set.who & IN_TABLE && set.time > machine.start) free_rows.push_back(set.who & ROW);
@@ -175,7 +175,7 @@ template <class F> static void for_set(const Access& set, F f)
         if (row[b].time > machine.start) f(row[b]);
 }
 
-// One more access of this thread in a set of one block's.
+// Adds an access of this thread to a set of one block.
 inline void join_within_block(Access& set, uint32_t flags)
 {
     const uint32_t who = set.who & ~ATOMIC;
@@ -236,8 +236,8 @@ static void check_set(const Shadow& s, Kind kind, uintptr_t address)
     });
 }
 
-// Reads after atomic operations, or these after reads, begin a new set. Whatever else is to be ordered with the old one
-// finds its latest access in the place of the write, which comes before that. (Of several blocks' only one stays.)
+// Reads after atomic operations, or the reverse, begin a new set. The latest access of the old set replaces the earlier
+// write in the shadow, so that later accesses are checked against it. (Other blocks' accesses in the old set are dropped.)
 static void begin_set(Shadow& s, Kind kind, uintptr_t address, uint32_t flags)
 {
     check_set(s, kind, address);
@@ -322,7 +322,7 @@ static void atomic_word(Shadow& s, uintptr_t address)
     join_set(s.read, ATOMIC);
 }
 
-// The write of a copy that has begun: whoever touches the word before the copy is waited for does so too early.
+// Records the write of a copy that has started. Any access before the wait for the copy is a race.
 static void begin_write(Shadow& s, uintptr_t address)
 {
     check_write(s, Kind::WRITE, address);
@@ -336,10 +336,10 @@ inline void end_write(Shadow& s, uint32_t thread)
     if (s.write.who == (thread | PENDING)) s.write = {hot.now, thread, s.write.position};
 }
 
-extern "C" char __ehdr_start[] __attribute__((visibility("hidden")));  // of this library, by the linker
+extern "C" char __ehdr_start[] __attribute__((visibility("hidden")));  // bounds of this library, set by the linker
 extern "C" char _end[] __attribute__((visibility("hidden")));
 
-// The shadow of a word outside pool, own shared memory and stacks; null where accesses do not count.
+// The shadow of a word outside pool, own shared memory and stacks; null if its accesses are not checked.
 static __attribute__((noinline)) Shadow* shadow_elsewhere(uintptr_t address, uint32_t bytes, Kind kind)
 {
     if (!hot.checking) return nullptr;
@@ -386,11 +386,11 @@ template <bool WRITE> inline void touch(uintptr_t address, uint32_t bytes)
 template <bool WRITE> inline void touch_aligned(uintptr_t address, uint32_t bytes)
 {
     if (bytes > 4 && address % bytes && shadow_of(address, bytes, WRITE ? Kind::WRITE : Kind::READ))
-        report_misaligned(address, bytes);  // a processor would do it, a GPU traps
+        report_misaligned(address, bytes);  // a CPU allows it, but a GPU traps
     touch<WRITE>(address, bytes);
 }
 
-// `load_script`: the cache behind this path is not told of writes.
+// Checks a read by `load_script`, whose cache does not see writes.
 static __attribute__((noinline)) void read_non_coherently(uintptr_t address)
 {
     uint32_t r = 0;
@@ -398,7 +398,7 @@ static __attribute__((noinline)) void read_non_coherently(uintptr_t address)
     if (r == RANGES) report_outside(address, 4, Kind::READ);
     Range& range = machine.ranges[r];
     const size_t word = (address - range.base) / 4;
-    if (r == POOL) hot.pool_non_coherent = range.written = true;  // writes to the pool set no mark
+    if (r == POOL) hot.pool_non_coherent = range.written = true;  // writes to the pool do not set `written`
     if (range.written) {
         const Access& write = range.shadow[word].write;
         if (write.time > machine.start && !(write.who & AS_READ) &&

@@ -1,5 +1,5 @@
-// ---- who runs next. A warp goes on as long as one of its lanes can: the stacks of 32 fibers fit the first-level
-// cache, those of a thousand do not. In order, or at random from a seed.
+// ---- scheduler: picks the next fiber, in order, or at random from a seed. A warp runs as long as one of its lanes can,
+// because the stacks of 32 fibers fit into the L1 cache, and those of a thousand do not.
 #pragma once
 #include "machine.h"
 
@@ -50,9 +50,9 @@ static void wake_spinning()
 
 static void report_standstill();
 
-enum { MOST_MOVES = 1024 };  // of the clock while nobody can go on; kernels look at it at every 64th poll only
+enum { MOST_MOVES = 1024 };  // limit of clock moves while no thread can go on; kernels read the clock at every 64th poll only
 
-// The warp that goes on; null when no thread is left.
+// Returns the next warp; null if no thread is left.
 static Warp* choose_warp()
 {
     Warp* warp = hot.warp;
@@ -68,7 +68,7 @@ static Warp* choose_warp()
         } else if (!machine.live) {
             return nullptr;
         } else if (machine.spinning && machine.request.launch.patience && machine.impatience < MOST_MOVES) {
-            // Nobody can go on, but those who wait look at the clock: let them see that time goes by.
+            // No thread can go on, but waiting threads read the clock, so advance it.
             machine.impatience++;
             machine.clock += machine.request.launch.patience / 4 + 1;
             wake_spinning();
@@ -92,7 +92,7 @@ inline void enter(Fiber& fiber)
     hot.shared_shadow = block.shared.shadow;
 }
 
-// Another fiber runs now; comes back when this one is chosen again.
+// Runs another fiber, and returns when this one is chosen again.
 static __attribute__((noinline)) void run_another()
 {
     Fiber& before = *hot.fiber;
@@ -121,7 +121,7 @@ static __attribute__((noinline)) void run_another()
     if (&after != &before) switch_context(before.context, after.context);
 }
 
-// This thread waits until somebody changes a word.
+// Suspends this thread until another thread changes an atomic word.
 static void spin()
 {
     hot.warp->spinning |= 1u << hot.fiber->lane;
@@ -129,7 +129,7 @@ static void spin()
     run_another();
 }
 
-// Somebody changed a word.
+// Notes that this thread changed an atomic word.
 static void made_progress()
 {
     machine.progress++;

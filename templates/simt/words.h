@@ -1,5 +1,5 @@
-// ---- the words of CUDA C++ that the kernel uses, for a host compiler. Included by force (-include) before the
-// kernel's source, the text that NVRTC compiles too. Every CUDA thread is a fiber of the emulator (emulator.cpp).
+// ---- the CUDA C++ vocabulary of the kernel, for a host compiler. It is force-included (-include) before the kernel's
+// source, which NVRTC compiles unchanged. Every CUDA thread is a fiber of the emulator (emulator.cpp).
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -12,11 +12,11 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __align__(bytes) alignas(bytes)
-// There is no __shared__: a block's shared memory is what shared_memory() returns.
+// There is no __shared__: shared_memory() returns a block's shared memory.
 
 typedef uint32_t Word;
 
-// Of the thread that runs. Declared const, so that a compiler keeps them in registers: a function runs in one thread.
+// Values of the running thread. `const` lets a compiler keep them in registers, which is valid as a function has one thread.
 extern "C" {
 unsigned simt_thread() __attribute__((const));
 unsigned simt_block() __attribute__((const));
@@ -24,7 +24,7 @@ unsigned simt_threads() __attribute__((const));
 unsigned simt_blocks() __attribute__((const));
 float* simt_shared_memory() __attribute__((const));
 
-// Barriers are told apart by the line they are written in: a compiler may copy a call, so its address says nothing.
+// Source lines identify barriers, because a compiler may duplicate a call, so that its address does not.
 void simt_block_barrier(unsigned line);
 void simt_warp_barrier(unsigned mask, unsigned line);
 uint64_t simt_shuffle(unsigned mask, uint64_t value, int source, unsigned line);
@@ -37,8 +37,8 @@ void simt_copy(void* to, const void* from, size_t bytes);
 void simt_fill(void* to, int value, size_t bytes);
 }
 
-// A compiler that reports accesses knows the builtins of small constant sizes as loads and stores; others it expands
-// without a report. As statements: they return nothing.
+// A compiler that reports accesses treats builtins of small constant sizes as loads and stores, but expands others without
+// a report. The macros are statements without a value.
 #define SIMT_IS_WORD(bytes) (__builtin_constant_p(bytes) && ((bytes) == 4 || (bytes) == 8))
 #define memcpy(to, from, bytes) \
     (SIMT_IS_WORD(bytes) ? (void)__builtin_memcpy(to, from, bytes) : simt_copy(to, from, bytes))
@@ -61,7 +61,7 @@ template <class T> inline T shuffle(unsigned line, unsigned mask, T value, int s
     return value;
 }
 
-// Lanes form segments of `width`; a source outside one's own segment means one's own value.
+// Lanes form segments of `width`. A source outside a lane's segment returns the lane's own value.
 template <class T> inline T shuffle_from(unsigned line, unsigned mask, T value, int lane, int width = 32)
 {
     const int mine = (int)(simt_thread() % 32);
@@ -114,20 +114,20 @@ inline unsigned __float_as_uint(float x) { unsigned u; __builtin_memcpy(&u, &x, 
 inline float __uint_as_float(unsigned u) { float x; __builtin_memcpy(&x, &u, 4); return x; }
 inline float __fsqrt_rn(float x) { return __builtin_sqrtf(x); }
 
-// ---- what is inline PTX on a GPU
+// ---- functions that are inline PTX on a GPU
 // Tensor cores: the whole warp multiplies (simt/fragments.h).
 #define mma_bf16(...) simt::mma_bf16(__LINE__, __VA_ARGS__)
 #define mma_tf32(...) simt::mma_tf32(__LINE__, __VA_ARGS__)
 #define transposed_halves(word) simt_movmatrix(word, __LINE__)
 
-// Nearest even. A NaN stays, whatever its bits are.
+// Rounds to nearest, ties to even. A NaN stays a NaN for all bit patterns.
 inline unsigned bf16_of(float x)
 {
     const unsigned bits = __float_as_uint(x);
     return (x != x ? bits | 0x400000 : bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 inline unsigned bf16_pair(float low, float high) { return bf16_of(low) | bf16_of(high) << 16; }
-// Nearest, ties away from zero. The last 13 bits are nobody's: those of x, here, that nobody may see.
+// Rounds to nearest, ties away from zero. The last 13 bits are undefined and must not matter; here they come from x.
 inline unsigned tf32_of(float x)
 {
     const unsigned bits = __float_as_uint(x), infinite = 0x7f800000;
@@ -144,9 +144,9 @@ void add_release(unsigned* p, unsigned value);
 unsigned compare_and_swap(unsigned* p, unsigned expected, unsigned desired);  // relaxed; returns what was there
 void add_float(float* p, float value);
 
-Word load_script(const Word* p);  // through the path that is not coherent: for what no launch writes
+Word load_script(const Word* p);  // uses the non-coherent path, only for words that no launch writes
 
-// The copy is made at the wait, as late as the hardware may make it.
+// The copy is executed at the wait, the latest time that hardware allows.
 void copy_async4(float* shared, const float* global);
 void copy_async16(float* shared, const float* global);
 inline void copy_async16_if(bool when, float* shared, const float* global)
@@ -158,6 +158,6 @@ void copy_async_commit();
 void simt_copy_wait(unsigned newest);
 template <int N> inline void copy_async_wait() { simt_copy_wait(N); }
 
-void nap(unsigned nanoseconds);      // in a loop that waits for another thread
-unsigned long long nanoseconds();    // of a virtual clock: see vpps/runtime/emulator.py
-void at(unsigned position);          // where in the script this thread is, for the findings
+void nap(unsigned nanoseconds);      // pauses a loop that waits for another thread
+unsigned long long nanoseconds();    // reads a virtual clock: see vpps/runtime/emulator.py
+void at(unsigned position);          // sets this thread's script position, for findings

@@ -462,10 +462,10 @@ vpps.nn.ChildSumTreeLSTM(vpps.Model(), 8, 8, inner_inputs=False).node(x, [x], [x
 vpps.nn.ChildSumTreeLSTM(vpps.Model(), 8, 8).node(x, x, x)  # TraceError: child_sum.node(x, hs, cs): expected *in a list
 vpps.nn.ChildSumTreeLSTM(vpps.Model(), 8, 8).inner(x, [x])  # TraceError: child_sum.inner(hs, cs): expected *in a list
 vpps.nn.Linear(vpps.Model(), 64, 5, name='output')(x)  # ShapeError: cell 'output'
-vpps.nn.MLP(vpps.Model(), 3, [], 2)  # ShapeError: without a hidden layer it is Linear
-vpps.nn.Embedding(vpps.Model(), 5, 3)(3)  # GraphError: Embedding 'embedding'*in a graph embedding(graph, i)
+vpps.nn.MLP(vpps.Model(), 3, [], 2)  # ShapeError: without a hidden layer use Linear
+vpps.nn.Embedding(vpps.Model(), 5, 3)(3)  # GraphError: Embedding 'embedding'*in a graph call embedding(graph, i)
 graph.lookup(vpps.nn.Embedding(vpps.Model(), 5, 3), 3)
     # DtypeError: got <vpps.nn.Embedding 'embedding'*; pass its attribute
-vpps.nn.LSTM(vpps.Model(), 2, 3)([])  # ModelError: LSTM is no function; it has the cells begin and step
+vpps.nn.LSTM(vpps.Model(), 2, 3)([])  # ModelError: LSTM cannot be called; call its cells begin and step
 vpps.nn.NaryTreeLSTM(vpps.Model(), 8, 8, per_child='no')  # DtypeError: per_child
 """)

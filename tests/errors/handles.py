@@ -106,19 +106,19 @@ setattr(model, 'step', 2**63)  # ModelError: model.step=9223372036854775808: exp
 [model.parameter, lookup, scope]
 model.parameter('W', (2, 2))  # ModelError: 'W' is already*(4, 8)*scope
 model.lookup('W', (2, 2))  # ModelError: 'W' is already*scope
-model.parameter('', (2,))  # ModelError: '' is no name for a parameter or scope
+model.parameter('', (2,))  # ModelError: '' is not a valid parameter or scope name
 model.parameter('a\n', (2,))  # ModelError: name*printable
-model.parameter(3, (2,))  # ModelError: 3 is no name
+model.parameter(3, (2,))  # ModelError: 3 is not a valid parameter or scope name
 model.parameter('p', 3)  # ShapeError: 'p'*tuple*3
 model.parameter('p', (3, 0))  # ShapeError: 'p'*positive*(3, 0)
 model.parameter('p', (2.5,))  # ShapeError: 'p'*ints*(2.5,)
 model.parameter('p', (2, 2, 2))  # ShapeError: 'p'*0 or 1 or 2*(2, 2, 2)
 model.lookup('p', ())  # ShapeError: 'p'*()
-model.scope('').__enter__()  # ModelError: '' is no name for a parameter or scope
+model.scope('').__enter__()  # ModelError: '' is not a valid parameter or scope name
 model['V']  # ModelError: 'V'*words, W, S, b
 model.V  # AttributeError: no attribute 'V'
 model.W  # AttributeError: no attribute 'W'; that parameter is model['W']
-model(np.ones(3))  # ModelError: has the weights and computes nothing: cells and functions of yours do
+model(np.ones(3))  # ModelError: holds weights and cannot be called: your cells and functions compute
 model.save('unused', {'epoch': 3})  # ModelError: strings*3
 pickle.dumps(W)  # ModelError: cannot be pickled
 pickle.dumps(W, 0)  # ModelError: cannot be pickled

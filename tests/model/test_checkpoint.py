@@ -182,7 +182,7 @@ class TestReading:
 
     def test_a_foreign_safetensors_file_is_refused(self, path: Path) -> None:
         save_file({"weight/scale": np.ones(3, np.float32)}, path)
-        assert "no vpps checkpoint" in self.refused(path)
+        assert "not a vpps checkpoint" in self.refused(path)
 
     @staticmethod
     def refused(path: Path) -> str:
@@ -250,7 +250,7 @@ PARAMETERS: list[dict[str, Any]] = [
     {"kind": None}, {"kind": "table"}, {"trainable": 1}, {"trainable": "no"}, {"name": 3}, {"name": "other"},
 ]  # fmt: skip
 TENSORS = "weight/scale", "weight/encoder/W", "moment/v/words", "gradient/scale", "average_current/words"
-NUMBERS = "is not of finite float32, or not of one shape"
+NUMBERS = "is not a finite float32 array, or has an inconsistent shape"
 DAMAGED: dict[str, tuple[Change, str]] = {
     **{f"no {key}": (lambda ts, d, key=key: ts.pop(key), key.rsplit("/")[-1]) for key in TENSORS},
     **{
@@ -272,7 +272,7 @@ DAMAGED: dict[str, tuple[Change, str]] = {
         )
     },
     "averages of another type": (
-        lambda ts, d: ts.update({"average_current/words": np.zeros(5, "f4")}), "is not of finite int64"
+        lambda ts, d: ts.update({"average_current/words": np.zeros(5, "f4")}), "is not a finite int64 array"
     ),
     "averages of the future": (lambda ts, d: ts.update({"average_current/words": np.full(5, 9)}), "damaged"),
     "decay 1": (lambda ts, d: d["averages"].update(decay=1.0), "damaged"),

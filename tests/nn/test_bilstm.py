@@ -63,5 +63,5 @@ def test_what_is_no_chain_is_refused() -> None:
     tree = GraphSet([3], [[-1, -1], [-1, -1], [0, 1]])
     fork = GraphSet([3], [[-1], [0], [0]])
     for graphs in (tree, fork):
-        with pytest.raises(vpps.VppsError, match=r"reads chains: every vertex has one child at most"):
+        with pytest.raises(vpps.VppsError, match=r"reads chains: every vertex has at most one child"):
             bilstm(graph, graphs[:], x)

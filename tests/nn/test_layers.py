@@ -174,7 +174,7 @@ def test_layers_of_a_network_are_loaded_one_by_one() -> None:
     )
     weights, model, xs = network.state_dict(), vpps.Model(seed=1), sequence()
     low, high = BiLSTM(model, X, H, name="low"), BiLSTM(model, 2 * H, H, name="high")
-    with pytest.raises(vpps.ModelError, match=r"layers l0, l1, and this is one: choose it, layer='l0'"):
+    with pytest.raises(vpps.ModelError, match=r"layers l0, l1, but this is one layer: choose one, as in layer='l0'"):
         low.load(weights, "encoder.")
     low.load(weights, "encoder.", "l0")
     high.load(weights, "encoder.", "l1")
@@ -201,16 +201,16 @@ def without(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 @pytest.mark.parametrize(
     "case, change, error",
     [
-        ("lstm", without("bias_hh_l0"), "LSTM.load: 'bias_hh_l0' is not among the weights; zeros are what no bias is"),
+        ("lstm", without("bias_hh_l0"), "'bias_hh_l0' is not among the weights; for a layer without bias pass zeros"),
         ("gru", lambda w: w | {"weight_hh_l0": np.ones((9, 3))}, "'weight_hh_l0' has shape (9, 3); expected (12, 4)"),
         (
             "linear",
             lambda w: {f"out.{k}": v for k, v in w.items()},
             "'weight' is not among the weights; did you mean 'out.weight'",
         ),
-        ("linear without bias", lambda w: w | {"bias": np.ones(H)}, "have 'bias', too; this layer has weight"),
-        ("lstm", lambda w: w | {"weight_hr_l0": np.ones((2, H))}, "have 'weight_hr_l0', too"),
-        ("lstm", lambda w: w | {"weight_ih_l0_reverse": 0}, "layers l0, l0_reverse, and this is one: choose it"),
+        ("linear without bias", lambda w: w | {"bias": np.ones(H)}, "also have 'bias'; this layer has weight"),
+        ("lstm", lambda w: w | {"weight_hr_l0": np.ones((2, H))}, "also have 'weight_hr_l0'"),
+        ("lstm", lambda w: w | {"weight_ih_l0_reverse": 0}, "layers l0, l0_reverse, but this is one layer: choose one"),
         ("bilstm", without("weight_hh_l0_reverse"), "BiLSTM.load: 'weight_hh_l0_reverse' is not among the weights"),
         (
             "gru",

@@ -208,7 +208,7 @@ WEAKENED = {
         "race: .* nobody has waited for the copy yet",
     ),
     "weights that nobody waits for": (
-        "copy_async_wait();  // for all of them",
+        "copy_async_wait();  // for all loads",
         "if (!FAULT) copy_async_wait();",
         "race: .* nobody has waited for the copy yet",
     ),

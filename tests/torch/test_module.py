@@ -294,13 +294,13 @@ def test_other_defaults_of_pytorch(chain: Chain, inner: vpps.Optimizer | None) -
 class TestArguments:
     @pytest.mark.parametrize("name, value", [("clip_norm", 1.0), ("ema", 0.9), ("autotune", True)])
     def test_options_of_updates_that_pytorch_makes(self, chain: Chain, name: str, value: Any) -> None:
-        with pytest.raises(vpps.HandleError, match=f"{name}=.* is of vpps's updates, and PyTorch makes them here"):
+        with pytest.raises(vpps.HandleError, match=f"{name}=.* is an option of vpps's updates"):
             vpps.torch.Module(chain.model, **{name: value})
 
     def test_models(self, chain: Chain, net: Any) -> None:
         with pytest.raises(vpps.ModelError, match=r"expected a vpps\.Model"):
             vpps.torch.Module(torch.nn.Linear(1, 1))
-        with pytest.raises(vpps.HandleError, match=r"add up gradients over ranks there, as in .*all_reduce"):
+        with pytest.raises(vpps.HandleError, match=r"sum gradients over ranks there, as in .*all_reduce"):
             vpps.torch.Module(chain.model, world=vpps.distributed.init("alone"))
         with pytest.raises(vpps.HandleError, match="trained by another Module, or Handle, already: use that one"):
             vpps.torch.Module(chain.model)

@@ -127,7 +127,7 @@ class TestFiles:
 
     def test_no_pair_is_an_error_that_names_what_there_is(self, tmp_path: Path) -> None:
         write(tmp_path, talks_de="a\n", talks_vi="x\n")
-        with pytest.raises(DataError, match=r"found talks\.de, talks\.vi; --source says which ending"):
+        with pytest.raises(DataError, match=r"found talks\.de, talks\.vi; set --source to the extension"):
             parallel_files(tmp_path, "en")
         with pytest.raises(DataError, match="expected a folder with a file per language"):
             parallel_files(tmp_path / "talks.de", "en")

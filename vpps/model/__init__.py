@@ -1,1 +1,1 @@
-"""What is trained, and what training keeps: parameters, optimizers, averages, checkpoints. Knows no graphs."""
+"""Model state: parameters, optimizers, averages and checkpoints. This package is independent of graphs."""

@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors files with weights, the state of training, step count and seed. Atomic, with a checksum."""
+"""Checkpoints: safetensors files with weights, training state, step count, seed and a checksum; written atomically."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ FORMAT = 1
 _USER = "user."  # prefix of the user's own metadata
 _WEIGHT = "weight/"
 _MOMENT = "moment/"
-_GRADIENT = "gradient/"  # of accumulated calls; of a table only some rows
+_GRADIENT = "gradient/"  # accumulated gradients; for a table only the rows that have one
 _GRADIENT_ROWS = "gradient_rows/"
 _AVERAGE = "average/"
-_AVERAGE_CURRENT = "average_current/"  # of a table: updates that each row's average includes
+_AVERAGE_CURRENT = "average_current/"  # for a table: number of updates that each row's average includes
 _DESCRIPTION = "vpps"
 _CHECKSUM = "vpps.crc32"  # safetensors has none
 
@@ -39,20 +39,20 @@ HistoryReader = Callable[[Mapping[str, Any], "Mapping[str, Parameter | None]", "
 
 
 def _no_history(raw: object, named: object, parameters: object) -> CellHistory:
-    raise LookupError("nothing here knows cells")
+    raise LookupError("no reader of cell histories is installed")
 
 
 read_history: HistoryReader = _no_history
-"""Makes the cells of a file, of which a model knows nothing; `vpps/__init__.py` puts there what does."""
+"""Callback that reads a file's cell history; `vpps/__init__.py` sets it, so that models do not depend on cells."""
 
 
 def serialised(model: Model, path: Path) -> bytes:
-    """A file with the model; `path` is for errors."""
+    """Return the bytes of a file with the model; error messages name `path`."""
     from safetensors.numpy import save as serialise
 
     model.pull_weights()
     tensors: dict[str, NDArray[Any]] = {f"{_WEIGHT}{p.name}": p.host for p in model}
-    # The averages are to be evaluated or trained on from, not to be gone on with as if they had been the weights.
+    # A file of averages omits the training state, because that state belongs to the weights.
     state = model.optimizer_state if not model.is_averaged else None
     accumulated = model.accumulated if not model.is_averaged else None
     averages = model.averages if not model.is_averaged else None
@@ -84,18 +84,18 @@ def serialised(model: Model, path: Path) -> bytes:
         "policy": learned.as_json() if learned is not None else None,
         "parameters": [{"name": p.name, "kind": _kind(p), "trainable": p.trainable} for p in model],
     }
-    plain = json.dumps(description, default=lambda number: number.item())  # numbers of NumPy's
+    plain = json.dumps(description, default=lambda number: number.item())  # NumPy scalars
     metadata = {_DESCRIPTION: plain} | {_USER + k: v for k, v in model.metadata.items()}
     try:
         return serialise(tensors, sealed(tensors, metadata))
     except UnicodeEncodeError as error:
         raise CheckpointError(
-            f"{path}: not written, because a name or the metadata is no Unicode text ({error})"
+            f"{path}: not written, because a name or the metadata is not valid Unicode ({error})"
         ) from None
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file; a crash at any point leaves the old one or the new one, never a part."""
+    """Write a file atomically: after a crash the path holds either the old file or the complete new one."""
     try:
         with replacing(path) as scratch:
             scratch.write_bytes(data)
@@ -104,7 +104,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def sealed(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> dict[str, str]:
-    """The metadata with a checksum of everything that the file holds."""
+    """Return the metadata with a checksum of the file's whole contents."""
     kept = {k: v for k, v in metadata.items() if k != _CHECKSUM}
     checksum = zlib.crc32(json.dumps(kept, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
@@ -115,7 +115,7 @@ def sealed(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """A checkpoint, read and checked."""
+    """Checked contents of a checkpoint file."""
 
     description: dict[str, Any]
     metadata: dict[str, str]
@@ -132,18 +132,18 @@ def _read(path: Path) -> _Contents:
 
     try:
         with open(path, "rb") as file:
-            header, _ = read_header(file)  # what safetensors accepts, or takes long to refuse
+            header, _ = read_header(file)  # rejects files that safetensors accepts or is slow to reject
             file.seek(0)
-            data = file.read()  # not mapped: of a file that is cut short meanwhile the system would end the process
+            data = file.read()  # not mmap: if the file is truncated meanwhile, the system kills the process
         raw: dict[str, str] = header.get("__metadata__", {})
         tensors: dict[str, Any] = {name: tensor.copy() for name, tensor in deserialise(data).items()}
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such checkpoint") from None
     except (SafetensorError, OSError, LookupError, TypeError, AttributeError, HeaderError) as error:
-        # LookupError, TypeError, AttributeError: types that NumPy has not.
-        raise CheckpointError(f"{path}: damaged or no safetensors file ({error})") from error
+        # LookupError, TypeError, AttributeError: types that NumPy lacks.
+        raise CheckpointError(f"{path}: damaged or not a safetensors file ({error})") from error
     if _DESCRIPTION not in raw:
-        raise CheckpointError(f"{path}: no vpps checkpoint, but another safetensors file")
+        raise CheckpointError(f"{path}: a safetensors file, but not a vpps checkpoint")
     try:
         description = json.loads(raw[_DESCRIPTION])
         if description["format"] != FORMAT:
@@ -151,7 +151,7 @@ def _read(path: Path) -> _Contents:
                 f"{path}: written by another version of vpps (format {description['format']}, not {FORMAT})"
             )
         if sealed(tensors, raw) != raw:
-            raise CheckpointError(f"{path}: damaged: the checksum differs from that of its contents")
+            raise CheckpointError(f"{path}: damaged: the checksum does not match the contents")
         weights = {p["name"]: _tensor(tensors, _WEIGHT + p["name"]) for p in description["parameters"]}
         for p in description["parameters"]:
             if p["kind"] not in ("parameter", "lookup") or type(p["trainable"]) is not bool:
@@ -177,18 +177,18 @@ def _read(path: Path) -> _Contents:
     except _UnusableError as error:
         raise CheckpointError(f"{path}: damaged: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        # The last two: numbers that are infinite, deep JSON.
+        # OverflowError: infinite numbers. RecursionError: deeply nested JSON.
         raise CheckpointError(f"{path}: damaged: {error!r} is missing or wrong") from error
     user = {k[len(_USER) :]: v for k, v in raw.items() if k.startswith(_USER)}
     return _Contents(description, user, weights, state, accumulated, averages, policy)
 
 
 class _UnusableError(ValueError):
-    """An array is there, but not of the numbers that belong there."""
+    """An array has the wrong type, the wrong shape, or values that are not finite."""
 
 
 def _int(description: Mapping[str, Any], name: str, least: int | None) -> int:
-    """An int of the description, from `least` on of 64 bits. Raises KeyError, ValueError."""
+    """Return an int from the description; with `least`, a 64-bit int >= `least`. Raises KeyError, ValueError."""
     value = description[name]
     if type(value) is not int or (least is not None and not least <= value < 2**63):
         raise ValueError(name)
@@ -196,7 +196,7 @@ def _int(description: Mapping[str, Any], name: str, least: int | None) -> int:
 
 
 def _counts(description: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
-    """Steps by parameter; older files have but the model's step when all began. Raises KeyError, ValueError."""
+    """Return steps by parameter; older files have one start for all, "since". Raises KeyError, ValueError."""
     if "since" not in description:
         return {name: _int(description["counts"], name, 0) for name, _ in description["counts"].items()}
     count = description["step"] - _int(description, "since", 0)
@@ -206,17 +206,17 @@ def _counts(description: Mapping[str, Any], names: Iterable[str]) -> dict[str, i
 
 
 def _tensor(tensors: Mapping[str, Any], name: str, shape: Shape | None = None, dtype: type = np.float32) -> Any:
-    """A tensor of finite numbers, of that shape and type. Raises KeyError, _UnusableError."""
+    """Return a tensor of finite numbers with that shape and type. Raises KeyError, _UnusableError."""
     found = tensors[name]
     if found.dtype != dtype or shape not in (None, found.shape) or not np.isfinite(found).all():
-        raise _UnusableError(f"{name!r} is not of finite {np.dtype(dtype)}, or not of one shape")
+        raise _UnusableError(f"{name!r} is not a finite {np.dtype(dtype)} array, or has an inconsistent shape")
     return found
 
 
 def _averages(
     description: Mapping[str, Any] | None, tensors: Mapping[str, Any], weights: Mapping[str, NDArray[np.float32]]
 ) -> Averages | None:
-    """Moving averages, if the file holds any. Raises KeyError, ValueError, TypeError for what is none."""
+    """Return the moving averages, if the file holds any. Raises KeyError, ValueError or TypeError if damaged."""
     if description is None:
         return None
     found = Averages(float(description["decay"]), _int(description, "updates", 0))
@@ -235,7 +235,7 @@ def _averages(
 def _accumulated(
     description: Mapping[str, Any] | None, tensors: Mapping[str, Any], weights: Mapping[str, NDArray[np.float32]]
 ) -> AccumulatedGradients | None:
-    """Accumulated gradients, if the file holds any. Raises KeyError, ValueError, TypeError for what is none."""
+    """Return accumulated gradients, if the file holds any. Raises KeyError, ValueError or TypeError if damaged."""
     if description is None:
         return None
     found = AccumulatedGradients(_int(description, "calls", 0))
@@ -251,12 +251,12 @@ def _accumulated(
 
 
 def _kind(p: Parameter) -> str:
-    """What a file calls it."""
+    """Return the name of the parameter's kind in a file: "parameter" or "lookup"."""
     return type(p).__name__.lower()
 
 
 def restore(model: Model, path: Path, strict: bool) -> None:
-    """See `Model.restore`."""
+    """Implement `Model.restore` for a checked path."""
     contents = _read(path)
     names = {p.name for p in model}
     if strict and names != set(contents.weights):
@@ -276,9 +276,9 @@ def restore(model: Model, path: Path, strict: bool) -> None:
     for p in shared if contents.accumulated is not None or contents.averages is not None else ():
         if kinds[p.name] != _kind(p):
             raise CheckpointError(
-                f"{path}: {p.name!r} is a {kinds[p.name]} in the file and a {_kind(p)} in the model, which keep "
-                "gradients and averages otherwise; declare it alike, or save inside model.averaged(), which writes "
-                "weights alone"
+                f"{path}: {p.name!r} is a {kinds[p.name]} in the file and a {_kind(p)} in the model, and the two store "
+                "gradients and averages differently; declare the same kind, or save inside model.averaged(), which "
+                "writes weights alone"
             )
     history = _history(contents, model, path)
     model.pull_weights()
@@ -289,7 +289,7 @@ def restore(model: Model, path: Path, strict: bool) -> None:
 
 
 def load(kind: type[Model], path: Path) -> Model:
-    """See `Model.load`."""
+    """Implement `Model.load` for a checked path."""
     contents = _read(path)
     model = kind(seed=contents.description["seed"])
     for p in contents.description["parameters"]:
@@ -304,7 +304,7 @@ def load(kind: type[Model], path: Path) -> Model:
 
 
 def _history(contents: _Contents, model: Model, path: Path) -> CellHistory | None:
-    """The cells that the model of a file was trained with; without those of parameters that this one lacks."""
+    """Return the file's history of trained cells, without the cells whose parameters this model lacks."""
     raw = contents.description.get("history")
     if raw is None:
         return None
@@ -312,7 +312,7 @@ def _history(contents: _Contents, model: Model, path: Path) -> CellHistory | Non
     try:
         return read_history(raw, parameters, list(model))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: damaged: the cells that it was trained with are wrong ({error!r})") from error
+        raise CheckpointError(f"{path}: damaged: its history of trained cells is invalid ({error!r})") from error
 
 
 def _adopt(model: Model, contents: _Contents, history: CellHistory | None) -> None:
@@ -325,6 +325,6 @@ def _adopt(model: Model, contents: _Contents, history: CellHistory | None) -> No
     model.learned_policy = contents.policy
     if contents.averages is not None:
         model.averages = contents.averages
-    elif model.averages is not None:  # they begin anew, with the weights of the file
+    elif model.averages is not None:  # restart them from the file's weights
         model.averages = Averages(model.averages.decay)
     model.state_version += 1

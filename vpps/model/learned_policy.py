@@ -1,4 +1,4 @@
-"""Learned batching policies (ED-Batch, section 2): what `vpps.learn_policy` returns and checkpoints keep."""
+"""Learned batching policies (ED-Batch, section 2): `vpps.learn_policy` returns them and checkpoints store them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from numpy.typing import NDArray
 
 from vpps.text import counted
 
-EncodingKind = IntEnum("EncodingKind", "BASE MAX SORT CRITICAL", start=0)  # compiled code has it, too
+EncodingKind = IntEnum("EncodingKind", "BASE MAX SORT CRITICAL", start=0)  # shared with compiled code
 ENCODINGS = tuple(kind.name.lower() for kind in EncodingKind)
 
-MOST_PHASES = 1 << 20  # compiled code multiplies them by vertices
+MOST_PHASES = 1 << 20  # bounds the product of phases and vertices in compiled code
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """What of a frontier is a state.
+    """Maps a frontier to a state of the automaton.
 
     Attributes:
-        kind: "base": the types that have a ready vertex. "max": those, and the one that has the most. "sort": those by
-            falling number of ready vertices. Of equal numbers the smaller type comes first. "critical": those in the
-            order in which policy `critical` prefers them.
-        phases: which so-manieth part of the vertices has run belongs to the state, too (A.4); 1: it does not.
+        kind: "base": the types with a ready vertex. "max": those types, and the type with the most ready vertices.
+            "sort": those types by descending number of ready vertices; ties go to the smaller type. "critical": those
+            types in the order of preference of policy `critical`.
+        phases: number of equal parts of a run. The state includes the part that has been reached (A.4); 1 disables it.
     """
 
     kind: str = "critical"
@@ -39,21 +39,21 @@ class Automaton:
     """Chooses the next batch of a recurrence (ED-Batch, 2.2).
 
     Attributes:
-        encoding: of the states.
-        states: those that were seen: of each the phase, then types, then the type that is next.
+        encoding: encoding of the states.
+        states: states seen in learning, each with its phase, its types and the type to run next.
     """
 
     encoding: Encoding
     states: tuple[tuple[int, ...], ...]
 
     def numbers(self) -> NDArray[np.int64]:
-        """For compiled code: number of the encoding, phases, states; for each its length, its ints, the next type."""
+        """Return ints for compiled code: encoding, phases, number of states; per state its length, ints, next type."""
         head = ENCODINGS.index(self.encoding.kind), self.encoding.phases, len(self.states)
         return np.fromiter(chain(head, *((len(state) - 1, *state) for state in self.states)), np.int64)
 
     @classmethod
     def from_numbers(cls, numbers: NDArray[np.int64]) -> Self:
-        """From what `numbers` gives."""
+        """Decode the result of `numbers`."""
         kind, phases, n, *rest = numbers.tolist()
         states, at = [], 0
         for _ in range(n):
@@ -63,15 +63,15 @@ class Automaton:
         return cls(Encoding(ENCODINGS[kind], phases), tuple(states))
 
     def check(self, n_types: int) -> None:
-        """Raise TypeError or ValueError unless it is one for so many types."""
+        """Raise TypeError or ValueError unless the automaton fits that number of types."""
         phases = self.encoding.phases
         if self.encoding.kind not in ENCODINGS or not (type(phases) is int and 0 < phases <= MOST_PHASES):
-            raise ValueError(f"{self.encoding} is no encoding")
+            raise ValueError(f"{self.encoding} is not a valid encoding")
         for phase, *types, chosen in self.states:
             if not all(type(x) is int and 0 <= x < n_types for x in (*types, chosen)) or chosen not in types:
-                raise ValueError(f"an automaton of other types than {n_types}")
+                raise ValueError(f"the automaton has types outside 0 to {n_types - 1}")
             if type(phase) is not int or not 0 <= phase < phases:
-                raise ValueError(f"an automaton of other phases than {phases}")
+                raise ValueError(f"the automaton has phases outside 0 to {phases - 1}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,13 @@ class LearnedRecurrence:
     """An automaton and the recurrence that it was learned for.
 
     Attributes:
-        cells: names, for people.
-        digests: of their programs, rising: the types of the automaton. They are the same in all processes.
-        automaton: what was learned.
-        batches, lower_bound: of the graph that it was learned from.
+        cells: cell names for display.
+        digests: digests of the cells' programs, ascending and equal in all processes. They are the automaton's types.
+        automaton: learned automaton.
+        batches, lower_bound: number of batches of the training graph, and a lower bound on it.
 
     Raises:
-        TypeError, ValueError: the automaton is not one for so many cells.
+        TypeError, ValueError: the automaton does not fit the number of cells.
     """
 
     cells: tuple[str, ...]
@@ -105,14 +105,14 @@ class LearnedRecurrence:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LearnedPolicy:
-    """A batching policy that `vpps.learn_policy` has learned: `vpps.Handle(model, policy=it)`.
+    """A batching policy learned by `vpps.learn_policy`. To use it: `vpps.Handle(model, policy=learned)`.
 
-    It can be pickled. It knows cells by what they compute and by the names of their parameters, in every process.
-    Recurrences of other cells are batched as policy "critical" does. In a state that was not seen it chooses as
-    "critical" would; with one of the paper's encodings, as "sufficient" would.
+    It can be pickled. It identifies cells by their computation and the names of their parameters, in every process.
+    Policy "critical" batches recurrences of other cells. In an unseen state it chooses like "critical"; with one of the
+    paper's encodings it chooses like "sufficient".
 
     Attributes:
-        recurrences: what was learned, for each recurrence of several cells; of others there is nothing to choose.
+        recurrences: result for each recurrence of several cells. A recurrence of one cell leaves no choice.
     """
 
     recurrences: tuple[LearnedRecurrence, ...]
@@ -124,7 +124,7 @@ class LearnedPolicy:
         return f"<vpps.LearnedPolicy: {known}>"
 
     def numbers(self) -> NDArray[np.int64]:
-        """For compiled code: how many there are; of each the number of cells, their digests, the automaton."""
+        """Return ints for compiled code: number of recurrences; for each its cell count, digests and automaton."""
         found = [np.array([len(self.recurrences)])]
         for known in self.recurrences:
             digests = np.array([int(digest, 16) for digest in known.digests], np.uint64).view(np.int64)
@@ -132,7 +132,7 @@ class LearnedPolicy:
         return np.concatenate(found)
 
     def as_json(self) -> list[dict[str, Any]]:
-        """As JSON types."""
+        """Return the policy as JSON types."""
         return [
             {
                 "cells": known.cells, "digests": known.digests, "batches": known.batches,
@@ -144,7 +144,7 @@ class LearnedPolicy:
 
     @classmethod
     def from_json(cls, kept: list[Mapping[str, Any]]) -> Self:
-        """From what `as_json` gave. Raises LookupError, TypeError, ValueError: it is something else."""
+        """Decode the result of `as_json`. Raises LookupError, TypeError or ValueError if it is invalid."""
         return cls(tuple(_from_json(one) for one in kept))
 
 

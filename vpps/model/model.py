@@ -1,4 +1,4 @@
-"""Model, Parameter, Lookup: what is trained. Parameters and optimizer state belong to the Model, not to a Handle."""
+"""Model, Parameter and Lookup. The Model, not a Handle, owns parameters and optimizer state."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ Init = str | float | ArrayLike | Initialiser
 
 
 class Parameter(Operand, Hinting):
-    """A trainable array, created by `Model.parameter`, an operand. Rank 2 multiplies vectors and computed matrices
-    (`W @ x`, `W.T @ x`), and has rows to look up; as another operand it is copied by every vertex.
+    """A trainable array, created by `Model.parameter` and usable as an operand. A matrix multiplies vectors and
+    computed matrices (`W @ x`, `W.T @ x`), and its rows can be looked up. Every vertex copies any other operand.
     """
 
-    # `version` counts assignments: packed copies with another one are out of date.
+    # `version` counts assignments: packed copies with another version are out of date.
     __slots__ = ("__weakref__", "_model", "_name", "_shape", "_trainable", "host", "is_transposed", "version")
     name: str = read_only("_name", 'Full name, scopes included, such as "encoder/U".')
     shape: Shape = read_only("_shape", "Shape: (), (n,) or (rows, columns); of a table, rows first.")
@@ -51,9 +51,9 @@ class Parameter(Operand, Hinting):
         self._shape = value.shape
         self._trainable = trainable
         self.version = 0
-        self.is_transposed = False  # some cell multiplies by its transpose
-        # The Model's copy; older than the training handle's while that one trains. Always written in place: tensors of
-        # PyTorch may share its memory (vpps.torch).
+        self.is_transposed = False  # True once a cell multiplies by the transpose
+        # The Model's copy, which is outdated while a handle trains. Always written in place, because PyTorch tensors
+        # may share its memory (vpps.torch).
         self.host = value
 
     def __repr__(self) -> str:
@@ -63,14 +63,14 @@ class Parameter(Operand, Hinting):
 
     @property
     def T(self) -> Transposed:  # type: ignore[override]
-        """The transpose of a matrix, to multiply by: `W.T @ x`. It is no copy, and is trained as W."""
+        """The transpose of a matrix, for products such as `W.T @ x`. It shares the weights of W and their training."""
         if len(self.shape) != 2:
             raise ShapeError(f"{self!r}.T: expected a matrix; a vector has no transpose")
         return Transposed(self)
 
     @property
     def model(self) -> Model:
-        """The Model it belongs to."""
+        """The Model that owns the parameter."""
         model = self._model()
         if model is None:
             raise ModelError(f"{self!r}: its model no longer exists; keep a reference to the Model")
@@ -78,9 +78,9 @@ class Parameter(Operand, Hinting):
 
     @property
     def trainable(self) -> bool:
-        """Whether updates touch it. May be changed at any time: layers are frozen and thawed.
+        """True if updates change the parameter. May be set at any time, to freeze and unfreeze layers.
 
-        A frozen parameter's average is its weights; thawed, it is averaged anew.
+        The average of a frozen parameter is its weights. Unfreezing restarts the average.
         """
         return self._trainable
 
@@ -108,26 +108,26 @@ class Parameter(Operand, Hinting):
 
     @reading
     def numpy(self) -> Float32:
-        """A copy of the current weights, float32. Waits for a launch in flight."""
+        """Return a float32 copy of the current weights. Waits for a launch in flight."""
         self._pull()
         return self.host.copy()
 
     @reading
     def average(self) -> Float32:
-        """A copy of the moving average of the weights (`Handle(ema=...)`); the weights themselves where not trainable.
+        """Return a copy of the weights' moving average (`Handle(ema=...)`), or of the weights if they are frozen.
 
         Raises:
-            ModelError: nothing has been averaged.
+            ModelError: the model has no averages.
         """
         model = self.model
         return model.checked_averages(f"{self!r}.average").of(self) if not model.is_averaged else self.host.copy()
 
     @serialised
     def assign(self, value: ArrayLike) -> None:
-        """Replace the weights; their moving average stays and follows the new ones.
+        """Replace the weights. Their moving average stays and then follows the new weights.
 
         Raises:
-            ShapeError, DtypeError: another shape, or no numbers.
+            ShapeError, DtypeError: the value has another shape, or is not numeric.
             ModelError: a weight is NaN or infinite, or the model shows its averages.
         """
         array = as_float32(value, f"{self!r}.assign")
@@ -144,7 +144,7 @@ class Parameter(Operand, Hinting):
         self.version += 1
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Parameter:
-        """The parameter of the copied model, where that is copied beside (vpps.torch.Module)."""
+        """Return the copied model's parameter if the same deepcopy copies the model (vpps.torch.Module); else raise."""
         model = (memo or {}).get(id(self._model()))
         if isinstance(model, Model):
             return model[self.name]
@@ -152,21 +152,21 @@ class Parameter(Operand, Hinting):
 
     def _refuse_copy(self, *protocol: Any) -> NoReturn:
         raise ModelError(
-            f"{self!r} cannot be pickled or copied: it belongs to its model, and a copy to none; x.numpy() copies "
-            "its weights, and model.save and Model.load bring models into other processes"
+            f"{self!r} cannot be pickled or copied, because it belongs to its model; use x.numpy() to copy its "
+            "weights, and model.save and Model.load to bring a model into another process"
         )
 
     __copy__ = __reduce__ = __reduce_ex__ = _refuse_copy
 
     def _pull(self) -> None:
-        """Make `host` current. Where the Model is gone it is: nothing can be training it."""
+        """Make `host` current. If the Model is gone, `host` is current already, because nothing trains it."""
         model = self._model()
         if model is not None:
             model.pull_weights()
 
 
 class Transposed(Operand):
-    """`W.T` of a parameter: what `W.T @ x` multiplies by.
+    """Transpose `W.T` of a parameter, a factor of `W.T @ x`.
 
     Attributes:
         T: the parameter.
@@ -193,7 +193,7 @@ class Transposed(Operand):
     def __matmul__(self, other: Any) -> Any:
         parameter = self.parameter
         product = record("affine_transposed", [parameter, other])
-        if not parameter.is_transposed:  # those that only evaluate make room for the transpose
+        if not parameter.is_transposed:  # forward-only handles must allocate the transpose
             parameter.is_transposed = True
             parameter.model.layout_version += 1
         return product
@@ -202,23 +202,23 @@ class Transposed(Operand):
 class Lookup(Parameter):
     """A table of rows (word embeddings), created by `Model.lookup`. Updates touch only the rows that a batch used.
 
-    A row is used if a path of recorded ops leads from it to the loss, other than through `stop_gradient` or the
-    condition of `where`. It does not matter whether the gradient that comes back is zero.
+    A row is used if a path of recorded ops leads from it to the loss without passing through `stop_gradient` or the
+    condition of `where`. A row with a gradient of zero can also be used.
     """
 
     __slots__ = ()
 
 
 class Model(Readable, Hinting):
-    """A set of named parameters, with a seed from which their initial values follow.
+    """A set of named parameters, and the seed of their initial values.
 
     Args:
-        seed: any int; a parameter's initial value depends on (seed, name, shape) only, not on the order of declaration.
+        seed: any int. A parameter's initial value depends only on (seed, name, shape), not on the order of declaration.
 
     Attributes:
-        step: updates tried so far, also those left out as not finite; a checkpoint keeps it.
-        metadata: strings of yours, which `save` has written and `load` and `restore` read.
-        learned_policy: of the latest training handle that was given one (`vpps.learn_policy`), or None; in checkpoints.
+        step: updates tried so far, including updates skipped as not finite. Checkpoints store it.
+        metadata: the user's strings, which `save` writes and `load` and `restore` read.
+        learned_policy: latest policy (`vpps.learn_policy`) of a training handle, or None. Checkpoints store it.
 
     Example:
         >>> model = Model(seed=1)
@@ -240,23 +240,23 @@ class Model(Readable, Hinting):
         if index is None:
             raise ModelError(f"Model(seed={seed!r}): expected an int")
         self._seed = index
-        self._step = 0  # set by whoever trains, so that Ctrl-C has no function to come in
+        self._step = 0  # trainers set this attribute directly, because Ctrl-C could interrupt a function call
         self._turn = Turn()
         self.metadata: dict[str, str] = {}
         self.optimizer_state: OptimizerState | None = None
-        self.accumulated: AccumulatedGradients | None = None  # of fb(accumulate=True), for the next update
-        self.averages: Averages | None = None  # of the weights, where a handle makes them
-        self.cell_history: CellHistory | None = None  # of training; says which parameters lie together
+        self.accumulated: AccumulatedGradients | None = None  # sums of fb(accumulate=True), for the next update
+        self.averages: Averages | None = None  # averages of the weights, if a handle computes them
+        self.cell_history: CellHistory | None = None  # trained cells; decides which parameters are stored together
         self.learned_policy: LearnedPolicy | None = None
-        self.is_averaged = False  # inside `averaged`: its parameters show their averages
+        self.is_averaged = False  # True inside `averaged`, when the parameters show their averages
         self.state_version = 0  # counts replacements of the training state from outside (restore)
-        self.layout_version = 0  # counts changes of what parameters there are and which are trained
-        self.places: dict[Parameter, str] = {}  # where the latest handle has their weights during a launch
+        self.layout_version = 0  # counts changes to the set of parameters or of trained parameters
+        self.places: dict[Parameter, str] = {}  # places of the weights during a launch of the latest handle
         self._parameters: dict[str, Parameter] = {}
         self._scope: tuple[str, ...] = ()
         self.bare_programs = Recent()  # traced one-op cells over these parameters, kept by vpps.graph
         self._trainer: weakref.ref[Any] | None = None
-        self.sharers: list[weakref.WeakMethod[Callable[[], None]]] = []  # count changes to tensors over this memory
+        self.sharers: list[weakref.WeakMethod[Callable[[], None]]] = []  # callbacks that count changes by PyTorch
 
     def __repr__(self) -> str:
         of_each = (len(self), "parameter"), (self.n_weights, "weight"), (self.step, "step")
@@ -277,9 +277,9 @@ class Model(Readable, Hinting):
         return f"that parameter is model[{name!r}]" if known else None
 
     def __call__(self, *inputs: Any) -> NoReturn:
-        """Models of PyTorch are called; this one is not. Raises ModelError."""
+        """Raise ModelError: unlike a PyTorch module, a Model cannot be called."""
         raise ModelError(
-            "a Model has the weights and computes nothing: cells and functions of yours do, on expressions of a "
+            "a Model holds weights and cannot be called: your cells and functions compute on expressions of a "
             "vpps.Graph(), and handle.forward(graph, [x]) evaluates them"
         )
 
@@ -299,8 +299,8 @@ class Model(Readable, Hinting):
                 `(rng, shape) -> array`. Default: "glorot_uniform" for matrices, "zeros" otherwise.
 
         Raises:
-            ModelError: the name is taken or empty, the initialiser unknown, or a weight not finite.
-            ShapeError: a bad shape, or an array of another one.
+            ModelError: the name is taken or empty, the initialiser is unknown, or a weight is not finite.
+            ShapeError: the shape is invalid, or an array has another shape.
         """
         return self._declare(Parameter, name, shape, init, trainable, ranks=(0, 1, 2))
 
@@ -324,10 +324,10 @@ class Model(Readable, Hinting):
         """Declare a table: `shape = (rows, d)`, or `(rows, r, c)` for rows that are matrices. Default: uniform +-0.1.
 
         Args:
-            dense: as where embeddings are tied, `E @ h` being the logits: the table is a parameter of rank 2, which
-                multiplies as well. Its gradient is dense then: an update touches all rows.
+            dense: True makes the table a parameter of rank 2, which can also multiply: with tied embeddings `E @ h`
+                gives the logits. Its gradient is dense, and an update touches all rows.
 
-        Raises as `parameter` does.
+        Raises the errors of `parameter`.
         """
         kind, ranks = (Parameter, (2,)) if dense else (Lookup, (1, 2, 3))
         return self._declare(kind, name, shape, "uniform" if init is None else init, trainable, ranks)
@@ -360,7 +360,7 @@ class Model(Readable, Hinting):
 
     @serialised
     def _add(self, parameter: Parameter) -> None:
-        self.pull_weights()  # a step of a world that goes on has the model as it was
+        self.pull_weights()  # a step of a world in flight uses the model before the change
         self._parameters[parameter.name] = parameter
         self.layout_version += 1
 
@@ -395,7 +395,7 @@ class Model(Readable, Hinting):
 
     @property
     def step(self) -> int:
-        """Updates tried so far. Set, it is where schedules and dropout go on; bias correction counts by parameter."""
+        """Updates tried so far. If set, schedules and dropout continue from it; bias correction counts by parameter."""
         return self._step
 
     @step.setter
@@ -403,7 +403,7 @@ class Model(Readable, Hinting):
         self._step = as_count(number, "model.step", ModelError, least=0, most=2**63 - 1)
 
     def __getitem__(self, name: str) -> Parameter:
-        """The parameter of that name, scopes before it. Raises ModelError where there is none."""
+        """Return the parameter with that full name, scopes included. Raises ModelError if there is none."""
         try:
             return self._parameters[name]
         except (KeyError, TypeError):
@@ -411,15 +411,15 @@ class Model(Readable, Hinting):
             raise ModelError(f"no parameter {name!r} in this model; its parameters: {known}") from None
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is a parameter of that name."""
+        """Return True if the model has a parameter with that name."""
         return isinstance(name, str) and name in self._parameters
 
     def __iter__(self) -> Iterator[Parameter]:
-        """The parameters, in the order in which they were declared."""
+        """Iterate over the parameters in order of declaration."""
         return iter(self._parameters.values())
 
     def __len__(self) -> int:
-        """The number of parameters."""
+        """Return the number of parameters."""
         return len(self._parameters)
 
     @property
@@ -429,7 +429,7 @@ class Model(Readable, Hinting):
 
     @reading
     def numpy(self) -> dict[str, Float32]:
-        """Copies of all weights by name."""
+        """Return copies of all weights by name."""
         self.pull_weights()
         return {p.name: p.host.copy() for p in self}
 
@@ -437,14 +437,14 @@ class Model(Readable, Hinting):
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Inside the block the parameters show the moving averages of their weights, which `Handle(ema=...)` makes.
+        """Replace the weights by their moving averages (`Handle(ema=...)`) inside the `with` block.
 
-        Every handle of the model evaluates with them, forward-only ones too, and `save` writes them, without the state
-        of training. Afterwards the weights are back, to the last bit, and training goes on as if nothing had happened.
+        Every handle of the model evaluates with the averages, and `save` writes them without the training state. After
+        the block the weights are back, to the last bit, and training continues unaffected.
 
         Raises:
-            ModelError: nothing has been averaged, or the block is inside another one; inside it, `assign` and `restore`
-                raise it, and `fb` a HandleError.
+            ModelError: the model has no averages, or the block is inside another one. Inside it, `assign` and `restore`
+                raise ModelError, and `fb` raises HandleError.
 
         Example:
             >>> with model.averaged():                                   # doctest: +SKIP
@@ -460,11 +460,11 @@ class Model(Readable, Hinting):
             try:
                 self._hide_averages(restored)
             finally:
-                deque(restored, 0)  # Ctrl-C came while another thread had the turn
+                deque(restored, 0)  # in case Ctrl-C came while another thread had the turn
 
     @serialised
     def _show_averages(self, kept: list[tuple[object, str, object]]) -> None:
-        """Note in `kept` what is to be restored."""
+        """Show the averages, and append the attributes to restore to `kept`."""
         self.refuse_if_averaged("averaged")
         kept.append((self, "is_averaged", False))
         self.is_averaged = True
@@ -478,17 +478,17 @@ class Model(Readable, Hinting):
 
     @serialised
     def _hide_averages(self, restored: Iterator[None]) -> None:
-        deque(restored, 0)  # one call, so that Ctrl-C cannot come in the middle
+        deque(restored, 0)  # one call, so that Ctrl-C cannot interrupt it halfway
 
     def checked_averages(self, what: str) -> Averages:
-        """The averages, current; `what` needs them. Raises ModelError where there are none."""
+        """Return the current averages for the call `what`. Raises ModelError if there are none."""
         self.pull_weights()
         if self.averages is None:
             raise ModelError(f"{what}: nothing has been averaged; train with Handle(model, ..., ema=0.999)")
         return self.averages
 
     def refuse_if_averaged(self, what: str) -> None:
-        """Raise ModelError for what changes weights, where they are not to be seen."""
+        """Raise ModelError from call `what`, which changes weights, inside `averaged`."""
         if self.is_averaged:
             raise ModelError(
                 f"{what}: inside `with model.averaged()` the model shows its averages; leave the block first"
@@ -498,7 +498,7 @@ class Model(Readable, Hinting):
 
     @property
     def trainer(self) -> Any:
-        """The open training handle, a `vpps.session.Session`, if there is one."""
+        """The open training handle, a `vpps.session.Session`, or None."""
         return self._trainer() if self._trainer is not None else None
 
     @trainer.setter
@@ -512,13 +512,13 @@ class Model(Readable, Hinting):
     @serialised
     def pull_weights(self) -> None:
         """Make `Parameter.host`, `optimizer_state`, `accumulated` and `averages` current."""
-        self.notice_changes()  # first: a pull must not overwrite them without a word
+        self.notice_changes()  # first, because a pull must not overwrite them silently
         source = self.trainer
         if source is not None:
             source.pull_weights()
 
     def notice_changes(self) -> None:
-        """Count what was written to the weights by those that share their memory (vpps.torch)."""
+        """Count the changes to the weights by objects that share their memory (vpps.torch)."""
         for sharer in self.sharers:
             if (notice := sharer()) is not None:
                 notice()
@@ -526,17 +526,17 @@ class Model(Readable, Hinting):
     # ---- checkpoints
 
     def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-        """Write weights, training state (moments, accumulated gradients, averages, which cells there were, a learned
+        """Write weights, training state (moments, accumulated gradients, averages, the trained cells, a learned
         policy), step count and seed, atomically.
 
-        The file is one of the safetensors format. It takes the place of one that is there, with its mode and owner; a
-        link is written through.
+        The file has the safetensors format. It replaces an existing file and keeps that file's mode and owner. If the
+        path is a link, the link's target is replaced.
 
         Args:
-            metadata: strings of yours, read back as `model.metadata` (kept from the last load when None).
+            metadata: your strings, read back as `model.metadata`; None keeps those of the last load.
 
         Raises:
-            CheckpointError: it cannot be written, or a parameter holds NaN or infinity; what was there is as it was.
+            CheckpointError: the file cannot be written, or a tensor holds NaN or infinity; an old file is unchanged.
         """
         if metadata is not None:
             if not isinstance(metadata, Mapping) or not all(
@@ -553,13 +553,13 @@ class Model(Readable, Hinting):
 
     @serialised
     def restore(self, path: str | Path, strict: bool = True) -> None:
-        """Read what `save` wrote, in place.
+        """Read a file of `save` into this model.
 
         Args:
-            strict: raise where a parameter is missing from the file or the model; else take what both have.
+            strict: True raises if a parameter is missing from the file or the model; False reads the shared parameters.
 
         Raises:
-            CheckpointError: no such file, damaged, or another model's. The model is then unchanged.
+            CheckpointError: the file is missing, damaged, or of another model. The model is then unchanged.
         """
         self.refuse_if_averaged("restore")
         strict = as_flag(strict, "restore: strict", CheckpointError)
@@ -567,19 +567,19 @@ class Model(Readable, Hinting):
 
     @classmethod
     def load(cls, path: str | Path) -> Model:
-        """A new Model with the parameters and all that `save` wrote.
+        """Return a new Model with the parameters and training state of a file that `save` wrote.
 
-        For a model made of classes that declare their parameters (`vpps.nn`), declare it as before and call `restore`.
+        If classes declare your parameters (`vpps.nn`), declare the model with them again and call `restore` instead.
 
         Raises:
-            CheckpointError: no such file, or a damaged one.
+            CheckpointError: the file is missing or damaged.
         """
         return checkpoint.load(cls, as_path(path, "load", CheckpointError))
 
 
 def _checked_name(name: str) -> str:
     if not isinstance(name, str) or not name or not name.isprintable():
-        raise ModelError(f"{name!r} is no name for a parameter or scope: expected a non-empty printable string")
+        raise ModelError(f"{name!r} is not a valid parameter or scope name: expected a non-empty printable string")
     return name
 
 

@@ -1,4 +1,4 @@
-"""Optimizers: hyper-parameters, NumPy reference, and which device formula runs at the end of a launch."""
+"""Optimizers: hyper-parameters, NumPy reference, and the device formula that runs at the end of a launch."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["Optimizer", "SGD", "Momentum", "Nesterov", "Adam", "AdamW", "Adagrad
 Array = NDArray[Any]
 Schedule = Callable[[int], float]
 
-# Order of the floats that an update instruction reads; the kernel's struct Hyper is made from it.
-# The complements are 1 - beta, rounded once: in single precision 1 - 0.999 would keep five digits.
+# Order of the floats that an update instruction reads; the kernel's struct Hyper is generated from it.
+# The complements are 1 - beta, rounded once: 1 - 0.999 in single precision would keep only five digits.
 HYPER = tuple("lr weight_decay beta1 complement1 beta2 complement2 eps step_size inv_sqrt_correction".split())
 
-# With these and a gradient of zero every rule leaves weights and moments as they are, to the bit.
+# With these values and a gradient of zero every rule leaves weights and moments unchanged, to the bit.
 IDLE = array("f", [{"beta1": 1, "beta2": 1, "eps": 1, "inv_sqrt_correction": 1}.get(name, 0) for name in HYPER])
 
 _Range = tuple[str, Callable[[float], bool]]
@@ -36,7 +36,7 @@ RANGES: dict[str, _Range] = {
     **dict.fromkeys(("momentum", "beta1", "beta2", "rho"), _BELOW_ONE),
     "eps": ("a positive number", lambda v: float(np.float32(v)) > 0),
 }
-"""What each hyper-parameter may be."""
+"""Valid range of each hyper-parameter: its description and a predicate."""
 
 _GROUPS = "hyper-parameters by pattern of names, such as groups={'words': {'lr': 0.01}}"
 
@@ -46,9 +46,9 @@ class OptimizerState:
     """Moments of an optimizer, owned by the Model.
 
     Attributes:
-        optimizer: its name; another optimizer starts afresh.
-        moments: per moment ("m", "v"), arrays by parameter name.
-        counts: by name, how many steps a parameter has taken with them, from which bias correction follows.
+        optimizer: name of the optimizer. A different optimizer starts with new moments.
+        moments: for each moment ("m", "v"), arrays by parameter name.
+        counts: number of steps taken with these moments, by parameter name; bias correction uses it.
     """
 
     optimizer: str
@@ -58,15 +58,15 @@ class OptimizerState:
 
 @dataclass(slots=True, weakref_slot=True)
 class Optimizer(Hinting):
-    """Base: `lr` and `weight_decay` (added to the gradient, L2). All fields may change between calls of `fb`.
+    """Base class, with `lr` and `weight_decay` (added to the gradient, L2). All fields may change between `fb` calls.
 
-    Lookup tables are updated lazily: rows that a batch does not use, their moments and decay, stay as they are. Bias
-    correction counts the steps of each parameter, as in PyTorch: of a table those that used any of its rows.
+    Lookup tables are updated lazily: rows that a batch does not use keep their values and moments, and do not decay.
+    Bias correction counts the steps of each parameter, as in PyTorch. A table counts steps that use any of its rows.
 
     Args:
-        lr: learning rate, or a schedule: a function of the number of the update, from 1.
-        groups: hyper-parameters of some parameters, by name pattern (`fnmatch`; the first that fits counts):
-            `groups={"words": {"lr": 0.01}, "*/b": {"weight_decay": 0.0}}`. A pattern without parameters is an error.
+        lr: learning rate, or a schedule: a function of the update's number, from 1.
+        groups: hyper-parameters of some parameters, by name pattern (`fnmatch`; the first match applies):
+            `groups={"words": {"lr": 0.01}, "*/b": {"weight_decay": 0.0}}`. A pattern that matches nothing is an error.
     """
 
     lr: float | Schedule
@@ -76,29 +76,29 @@ class Optimizer(Hinting):
     name: ClassVar[str] = ""
     moments: ClassVar[tuple[str, ...]] = ()
     device: ClassVar[str] = ""
-    corrects: ClassVar[bool] = False  # bias, by the number of steps
+    corrects: ClassVar[bool] = False  # True if the rule corrects bias by the number of steps
 
     __dir__ = dir_without("at check check_groups corrects device group_of hyper moments rate reference")
 
     def __post_init__(self) -> None:
-        self._check_lr()  # what is no rate at all; of numbers that are out of range a handle tells
+        self._check_lr()  # only the type; the handle checks ranges
 
     def _check_lr(self) -> None:
         lr = self.lr
         if isinstance(lr, Hinting) or (as_number(lr) is None and not callable(lr)):  # a Model is callable
             name = type(self).__name__
             raise ModelError(
-                f"{name}(lr={lr!r}): expected a number >= 0, or a function of the number of the update; the handle has "
-                f"the model: vpps.Handle(model, vpps.{name}(lr=0.01))"
+                f"{name}(lr={lr!r}): expected a number >= 0, or a function of the number of the update; pass the model "
+                f"to the handle: vpps.Handle(model, vpps.{name}(lr=0.01))"
             )
 
     def check(self) -> None:
-        """Raise ModelError where a hyper-parameter is out of its range, or a group sets what is none."""
+        """Raise ModelError if a hyper-parameter is out of range, or a group sets an unknown one."""
         self._check_lr()
         for name in self.__dataclass_fields__:
             if name in RANGES and not (name == "lr" and callable(self.lr)):
                 self._require(name)
-        if type(self.groups) is not dict and not isinstance(self.groups, Mapping):  # in this order: every step asks
+        if type(self.groups) is not dict and not isinstance(self.groups, Mapping):  # fast test first: runs every step
             raise ModelError(f"{type(self).__name__}(groups={self.groups!r}): expected {_GROUPS}")
         known = {f.name for f in fields(self)} - {"groups"} if self.groups else set()
         for pattern, values in self.groups.items():
@@ -113,7 +113,7 @@ class Optimizer(Hinting):
             replace(self, groups={}, **values).check()
 
     def check_groups(self, parameters: Collection[str]) -> None:
-        """Raise ModelError where a group has none of the parameters, whose names are given."""
+        """Raise ModelError if a group contains none of the named parameters."""
         used = {self.group_of(name) for name in parameters} if self.groups else {}
         for pattern in (p for p in self.groups if p not in used):
             found = next((name for name in parameters if fnmatchcase(name, pattern)), None)
@@ -121,18 +121,18 @@ class Optimizer(Hinting):
                 f"no parameter of the model fits it; {said_of(pattern, parameters)}"
                 if found is None
                 else f"{found!r} and all others that fit it belong to {self.group_of(found)!r}, which comes before it: "
-                "the first that fits counts"
+                "the first matching pattern applies"
             )
             raise ModelError(f"{type(self).__name__}: group {pattern!r}: {why}")
 
     def group_of(self, parameter: str) -> str | None:
-        """The pattern of the first group that a parameter's name fits."""
+        """Return the first group's pattern that matches a parameter's name, or None."""
         return next((pattern for pattern in self.groups if fnmatchcase(parameter, pattern)), None)
 
     def at(self, update: int, parameter: str) -> Self:
-        """The rule for one parameter at update number `update`: its group's hyper-parameters, the schedule's rate.
+        """Return the rule for one parameter at update `update`, with its group's values and the schedule's rate.
 
-        Raises ModelError where the schedule gives no number >= 0.
+        Raises ModelError if the schedule does not return a number >= 0.
         """
         if not self.groups and not callable(self.lr):
             return self
@@ -145,7 +145,7 @@ class Optimizer(Hinting):
 
     @property
     def rate(self) -> float:
-        """The learning rate of a rule without a schedule, such as `at` returns."""
+        """The learning rate of a rule without a schedule, such as a result of `at`."""
         assert not callable(self.lr)
         return self.lr
 
@@ -157,7 +157,7 @@ class Optimizer(Hinting):
             raise ModelError(f"{type(self).__name__}({name}={value!r}): expected {expected}")
 
     def hyper(self, step: int) -> array[float]:
-        """The floats of `HYPER` for update number `step` of the parameter (from 1)."""
+        """Return the floats of `HYPER` for the parameter's update number `step` (from 1)."""
         values = {"lr": self.rate, "weight_decay": self.weight_decay, **self._extra(step)}
         return array("f", [values.get(k, 0.0) for k in HYPER])
 
@@ -165,7 +165,7 @@ class Optimizer(Hinting):
         return {}
 
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
-        """New weights and moments, float64; `g` is the (clipped) gradient without decay."""
+        """Return new weights and moments, float64; `g` is the (clipped) gradient without decay."""
         raise NotImplementedError
 
 
@@ -292,7 +292,7 @@ class RMSprop(Optimizer):
 
 
 OPTIMIZERS: tuple[type[Optimizer], ...] = tuple(globals()[name] for name in __all__[1:])
-"""The table of optimizers: the kernel's instructions, `--optimizer`, checkpoints and references follow from it."""
+"""Table of optimizers, the source of the kernel's instructions, `--optimizer`, checkpoints and references."""
 
 for _optimizer in OPTIMIZERS:
     _optimizer.__init__ = hinted(_optimizer.__init__)  # type: ignore[method-assign]

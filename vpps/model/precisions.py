@@ -1,4 +1,4 @@
-"""Which precision the products with each parameter of a model have."""
+"""Precision of the products with each parameter of a model."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from vpps.model.model import Lookup, Parameter
 from vpps.ops.precision import EXACT, PRECISIONS, Precision
 
 OTHERS = "*"
-"""In a mapping of precisions: all parameters that are not named."""
+"""Key for all unnamed parameters in a mapping of precisions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Precisions:
-    """Of all matrices of a model.
+    """Precisions of all matrices of a model.
 
     Attributes:
-        others: name of that of all that are not named.
-        named: (parameter, precision) by names, sorted.
+        others: name of the precision of all unnamed parameters.
+        named: sorted pairs (name of a parameter, name of its precision).
     """
 
     others: str = EXACT.name
@@ -26,7 +26,7 @@ class Precisions:
 
     @classmethod
     def given(cls, value: str | Mapping[str, str]) -> Precisions:
-        """What a user wrote: one for all, or by names of parameters, with "*" for all others."""
+        """Parse a user's value: one precision for all, or a mapping by parameter name, with "*" for all others."""
         if isinstance(value, str):
             return cls(value)
         named = sorted((name, precision) for name, precision in value.items() if name != OTHERS)
@@ -34,26 +34,26 @@ class Precisions:
 
     @property
     def written(self) -> str | dict[str, str]:
-        """As `given` takes it."""
+        """The value in the form that `given` accepts."""
         others = {} if self.others == EXACT.name else {OTHERS: self.others}
         return {**others, **dict(self.named)} if self.named else self.others
 
     def describe(self) -> str:
-        """In words."""
+        """Return the precisions in words."""
         return ", ".join([f"precision {self.others}", *(f"{precision} in {name}" for name, precision in self.named)])
 
     @property
     def used(self) -> frozenset[str]:
-        """Names of all that occur."""
+        """Names of all precisions in use."""
         return frozenset((self.others, *dict(self.named).values()))
 
     @property
     def is_reduced(self) -> bool:
-        """Whether anything may be rounded."""
+        """True if any product may round its operands."""
         return any(PRECISIONS[name].is_reduced for name in self.used)
 
     def of(self, p: Parameter) -> Precision:
-        """That of products with a parameter: of all but matrices, and of tables, nothing is multiplied."""
+        """Return the precision of products with a parameter. Only matrices that are not tables are multiplied."""
         if len(p.shape) != 2 or isinstance(p, Lookup):
             return EXACT
         return PRECISIONS[dict(self.named).get(p.name, self.others)]

@@ -1,4 +1,4 @@
-"""What training keeps beside weights and moments; owned by the Model, so that it outlives handles and is saved."""
+"""Training state besides weights and moments. The Model owns it, so that it outlives handles and is saved."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class AccumulatedGradients:
-    """Sums of the gradients of calls `fb(accumulate=True)`, which no update has used yet.
+    """Summed gradients of calls `fb(accumulate=True)`, before an update uses them.
 
     Attributes:
-        calls: number of them.
-        gradients: by parameter name; of a lookup table only the rows that have one, in the order of `rows`.
-        rows: their numbers, sorted, by the name of the table.
+        calls: number of these calls.
+        gradients: sums by parameter name; for a lookup table only the rows with a gradient, in the order of `rows`.
+        rows: sorted row numbers by table name.
     """
 
     calls: int
@@ -32,19 +32,19 @@ class AccumulatedGradients:
 @dataclass
 class Averages:
     """Exponential moving averages of the weights: average = decay * average + (1 - decay) * weights after each update,
-    beginning with the weights before the first one.
+    starting from the weights before the first one.
 
-    An average of the iterates generalises better than the last of them (Polyak & Juditsky 1992 average all alike; the
-    exponential form is common practice). As it begins with weights and not with zeros it needs no bias correction.
+    An average of the iterates generalises better than the last iterate (Polyak & Juditsky 1992 use equal weights; the
+    exponential form is common practice). It starts from weights, not from zeros, and so needs no bias correction.
 
-    A row of a table that updates leave alone is averaged lazily: while its weights stand still for k updates, its
-    average approaches them by the factor decay^k, which is applied when the row is next updated, read or assigned.
+    Table rows are averaged lazily. If k updates leave a row unchanged, its distance from its average shrinks by the
+    factor decay^k. That factor is applied when the row is next updated, read or assigned.
 
     Attributes:
-        decay: of the average, in [0, 1).
-        updates: number of them so far.
-        values: by parameter name; of a table as they were when each row was last updated.
-        current: of tables, by name: the number of updates that each row's average includes.
+        decay: decay of the average, in [0, 1).
+        updates: number of updates so far.
+        values: averages by parameter name; for a table, each row's value is that of its last update.
+        current: number of updates that each row's average includes, by table name.
     """
 
     decay: float
@@ -53,7 +53,7 @@ class Averages:
     current: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def of(self, p: Parameter) -> Float32:
-        """The average of a parameter whose weights are current; a copy. The weights, where it is not trained."""
+        """Return a copy of a parameter's average, or of its weights if it is frozen. Its weights must be current."""
         value = self.values.get(p.name)
         if value is None or not p.trainable:
             return p.host.copy()
@@ -64,17 +64,17 @@ class Averages:
         return np.where(factor == 1, value, weights + factor * (value - weights)).astype(np.float32)
 
     def catch_up(self, p: Parameter) -> None:
-        """Bring all of a parameter's average up to date, because its weights or the decay are about to change."""
+        """Bring a parameter's whole average up to date, before its weights or the decay change."""
         if p.name in self.current:
             self.values[p.name] = self.of(p)
             self.current[p.name] = np.full(len(self.current[p.name]), self.updates)
 
     def forget(self, p: Parameter) -> None:
-        """Let the average of a parameter begin anew, with its weights."""
+        """Restart a parameter's average from its weights."""
         self.values.pop(p.name, None)
         self.current.pop(p.name, None)
 
 
 def factors(decay: float, updates: int, current: NDArray[np.int64]) -> NDArray[np.float32]:
-    """How much of its distance from the weights the average of each row keeps, after the updates that passed it by."""
+    """Return decay^k per row, where k counts the updates since the row's average was current."""
     return (decay ** (updates - current).astype(np.float64)).astype(np.float32)

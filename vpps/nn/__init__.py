@@ -1,4 +1,4 @@
-"""Ready-made cells: each declares its parameters in a scope of the model and has functions to call per vertex."""
+"""Ready-made layers: each declares its parameters in a scope of the model and provides cells to call per vertex."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Attention: the mean of some values, weighted by how well their keys fit a query."""
+"""Attention: a mean of values, weighted by the scores of their keys for a query."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Score = Callable[[vpps.Expression, vpps.Expression], vpps.Expression]
 
 
 def scaled_dot(query: vpps.Expression, key: vpps.Expression) -> vpps.Expression:
-    """Inner product of two vectors, over the square root of their length (Vaswani et al. 2017, section 3.2.1)."""
+    """Return the inner product of two vectors over the square root of their length (Vaswani et al. 2017, 3.2.1)."""
     return vpps.dot(query, key) * (1 / math.sqrt(query.shape[0]))
 
 
@@ -21,14 +21,14 @@ def attend(
     values: Sequence[vpps.Expression],
     score: Score = scaled_dot,
 ) -> vpps.Expression:
-    """Σ_k w_k value_k, with w the softmax over k of score(query, key_k).
+    """Return Σ_k w_k value_k, with w the softmax over k of score(query, key_k).
 
-    For use inside cells, on list arguments of any length (an empty one gives zeros), and on Python lists of expressions
-    (not empty).
+    Call it inside cells, on list arguments of any length (an empty list gives zeros), or on nonempty Python lists of
+    expressions.
 
     Args:
-        keys, values: of equal length; may be the same list.
-        score: gives a scalar; a function of the cell's parameters for the other kinds of attention, such as
+        keys, values: lists of equal length, or one list for both.
+        score: function that returns a scalar. For other kinds of attention let it use the cell's parameters, such as
             `lambda q, k: vpps.bilinear(q, W, k)` or `lambda q, k: vpps.dot(v, vpps.tanh(W @ q + U @ k))`
             (Bahdanau et al. 2015).
 

@@ -1,4 +1,4 @@
-"""Tables of vectors, by number."""
+"""Embedding tables: lookup of vectors by index."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from vpps.values import Float32
 
 
 class Embedding(Layer):
-    """Row i of a table: `embedding(i)` in a cell, `embedding(graph, i)` in a graph, where i may be an array. As
-    `nn.Embedding`, but without its `padding_idx`, a row that is not trained.
+    """An embedding table, like `nn.Embedding` without `padding_idx` (a row that is not trained). Call `embedding(i)` in
+    a cell, or `embedding(graph, i)` in a graph with an int or an array of ints.
 
     Args:
-        init: of the table; an array of pretrained vectors, for example.
-        trainable: False keeps the vectors as they are.
-        name: of the parameter, scopes before it and nothing behind: `groups={"embedding": {"lr": 0.01}}`.
+        init: initial value of the table, such as an array of pretrained vectors.
+        trainable: False freezes the vectors.
+        name: name of the parameter. Unlike other layers, it opens no scope: `groups={"embedding": {"lr": 0.01}}`.
 
     Example:
         >>> vectors = np.random.default_rng(0).normal(size=(100, 8))
@@ -44,10 +44,10 @@ class Embedding(Layer):
         self.name = name
         self.table = model.lookup(name, (rows, size), init=init, trainable=trainable)
 
-    def _given(self) -> dict[str, Float32]:
+    def _to_torch(self) -> dict[str, Float32]:
         return {"weight": self.table.numpy()}
 
-    def _taken(self, given: Mapping[str, Float32]) -> Assignments:
+    def _from_torch(self, given: Mapping[str, Float32]) -> Assignments:
         return [(self.table, given["weight"])]
 
     def _sizes(self) -> tuple[int, int]:
@@ -60,11 +60,11 @@ class Embedding(Layer):
     @overload
     def __call__(self, graph: vpps.Graph, i: IntArray, /) -> vpps.Rows: ...
     def __call__(self, *given: Any) -> Any:
-        """The vector of shape (size,) of a cell's argument, or of an int in a graph; `Rows` of an array of ints."""
+        """Return a vector of shape (size,) for a cell's argument or an int in a graph; `Rows` for an array of ints."""
         if len(given) == 2 and isinstance(given[0], vpps.Graph):
             return given[0].lookup(self.table, given[1])
         if len(given) == 1 and (isinstance(given[0], Operand) or running.current is not None):
             return vpps.lookup(self.table, given[0])
         raise GraphError(
-            f"{self!r}: in a cell call it on an int argument, embedding(i); in a graph embedding(graph, i)"
+            f"{self!r}: in a cell call embedding(i) with an int argument; in a graph call embedding(graph, i)"
         )

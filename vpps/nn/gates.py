@@ -1,4 +1,4 @@
-"""Matrices of gates, stacked into one, so that an input takes one product; and their initial values."""
+"""Gate matrices and their initial values. They are stacked into one matrix, so that an input needs one product."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vpps.init import Initialiser, glorot_uniform
 from vpps.values import as_flag
 
 ChildMatrices = vpps.Parameter | tuple[vpps.Parameter, ...]
-"""The matrices of ordered children: [U_1 ... U_N] side by side, or N of them."""
+"""Matrices of ordered children: one matrix [U_1 ... U_N], or N matrices."""
 
 
 def child_matrices(
@@ -26,15 +26,15 @@ def child_matrices(
     per_child: bool,
     name: str = "U",
 ) -> ChildMatrices:
-    """Declare them: one matrix or, `per_child`, a parameter for each child.
+    """Declare the children's matrices: a single matrix, or with `per_child` one parameter for each child.
 
-    One takes a single product, which is quicker where there are few children to multiply, above all on a GPU. Of
-    matrices per child `graph.map(distinct=True)` makes products of repeated children, such as words, once.
+    A single matrix needs only one product, which is faster for few children, especially on a GPU. With a matrix per
+    child, `graph.map(distinct=True)` multiplies repeated children, such as words, only once.
 
     Args:
         input_size: length of a child's state.
-        init: of the one matrix; those per child begin as parts of such a one.
-        name: of the one matrix; those per child are called after it, U_1, U_2 ...
+        init: initialiser of the single matrix. Each child's matrix starts as a part of such a matrix.
+        name: name of the single matrix, and prefix of the children's names: U_1, U_2 ...
     """
     whole = output_size, arity * input_size
     if not as_flag(per_child, "per_child") or arity < 1:
@@ -47,7 +47,7 @@ def child_matrices(
 
 
 def multiply_children(U: ChildMatrices, hs: Sequence[vpps.Expression]) -> vpps.Expression:
-    """Σ_l U_l h_l, (output_size,) of the children's states in order."""
+    """Return Σ_l U_l h_l, of shape (output_size,), for the children's states in order."""
     if isinstance(U, vpps.Parameter):
         return U @ vpps.concat(hs)
     y, *others = (matrix @ h for matrix, h in zip(U, hs, strict=True))
@@ -57,7 +57,7 @@ def multiply_children(U: ChildMatrices, hs: Sequence[vpps.Expression]) -> vpps.E
 
 
 def glorot_per_gate(n_gates: int) -> Initialiser:
-    """Glorot & Bengio's uniform for each of the stacked matrices by itself: stacking must not shrink the weights."""
+    """Return an initialiser with Glorot & Bengio's uniform for each gate, because stacking must not shrink weights."""
 
     def initialise(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
         rows, columns = shape
@@ -67,5 +67,5 @@ def glorot_per_gate(n_gates: int) -> Initialiser:
 
 
 def gate_biases(hidden_size: int, *values: float) -> NDArray[np.float32]:
-    """One constant per gate, each repeated `hidden_size` times."""
+    """Return one constant per gate, each repeated `hidden_size` times."""
     return np.repeat(np.array(values, np.float32), hidden_size)

@@ -1,4 +1,4 @@
-"""Layers that have a counterpart in PyTorch: they load its weights and give theirs, as its `state_dict` has them."""
+"""Base classes of layers. Layers with a counterpart in PyTorch exchange weights with it in `state_dict` form."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from vpps.values import Float32, as_float32, as_mapping, said_of
 Assignments = list[tuple[Parameter, Float32]]
 
 REVERSE = "_reverse"
-"""How PyTorch's names of the second direction end."""
+"""Suffix of PyTorch's weight names for the second direction."""
 
 
 class Named:
-    """Has a name of its own, which its cells bear, too."""
+    """A layer whose name also appears in the names of its cells."""
 
     name: str
     hidden_size: int
@@ -37,66 +37,66 @@ class Named:
         return f"<vpps.nn.{type(self).__name__} {self.name!r}: {taken} -> {made}>"
 
     def _sizes(self) -> tuple[int, int]:
-        """Of what it takes and of what it makes."""
+        """Return the sizes of the input and of the output."""
         W: Parameter | None = self.W  # type: ignore[attr-defined]
         return 0 if W is None else W.shape[1], self.hidden_size
 
 
 class Layer(ABC, Named, Hinting):
-    """Has weights that PyTorch's layer of this kind has, too. None of it imports PyTorch."""
+    """A layer with the weights of its counterpart in PyTorch. It does not import PyTorch."""
 
-    _directions: ClassVar[tuple[str, ...]] = ("",)  # ends of PyTorch's names
+    _directions: ClassVar[tuple[str, ...]] = ("",)  # suffixes of PyTorch's names
 
     __dir__ = dir_without("")
 
     @abstractmethod
-    def _given(self) -> dict[str, Float32]:
-        """The weights by the names and in the layout of PyTorch, without the suffix of a layer's number."""
+    def _to_torch(self) -> dict[str, Float32]:
+        """Return the weights in PyTorch's layout, by PyTorch's names without the suffix of a layer's number."""
 
     @abstractmethod
-    def _taken(self, given: Mapping[str, Float32]) -> Assignments:
-        """What parameters become by such weights, whose names and shapes are right."""
+    def _from_torch(self, given: Mapping[str, Float32]) -> Assignments:
+        """Return the parameters' new values for weights in PyTorch's layout with valid names and shapes."""
 
-    if not TYPE_CHECKING:  # for editors and type checkers such a layer is no function
+    if not TYPE_CHECKING:  # editors and type checkers must not treat such a layer as a function
 
         def __call__(self, *inputs: Any) -> Any:
-            """Layers of PyTorch are called; of these, some are. Raises ModelError."""
+            """Raise ModelError: unlike PyTorch's layer, this one cannot be called."""
             cells = (name for name in dir(type(self)) if isinstance(getattr(type(self), name, None), Cell))
             raise ModelError(
-                f"{type(self).__name__} is no function; it has the cells {' and '.join(cells)}, for every vertex"
+                f"{type(self).__name__} cannot be called; call its cells {' and '.join(cells)} at every vertex"
             )
 
     def state_dict(self, prefix: str = "") -> dict[str, Float32]:
-        """The weights as PyTorch's layer has them: copies, by its names with `prefix` before them.
+        """Return copies of the weights in the layout of PyTorch's layer, by its names with `prefix` in front.
 
         Example:
             >>> tensors = {name: torch.from_numpy(w) for name, w in linear.state_dict().items()}  # doctest: +SKIP
             >>> torch_linear.load_state_dict(tensors)  # doctest: +SKIP
         """
-        return {prefix + name: weights for name, weights in self._given().items()}
+        return {prefix + name: weights for name, weights in self._to_torch().items()}
 
     def load(self, weights: Mapping[str, Any], prefix: str = "") -> None:
-        """Take the weights of PyTorch's layer, all or none: `linear.load(torch_linear.state_dict())`.
+        """Load the weights of PyTorch's layer, all or none: `linear.load(torch_linear.state_dict())`.
 
         Args:
-            weights: arrays by name; anything that `Parameter.assign` takes, such as tensors.
-            prefix: of the names, where they are of a whole network: "encoder.". Others are left alone.
+            weights: arrays by name, of any type that `Parameter.assign` accepts, such as tensors.
+            prefix: prefix of this layer's names among a network's weights, such as "encoder."; others are ignored.
 
         Raises:
-            ModelError: a weight is missing, is one that this layer does not have, or is not finite.
-            ShapeError, DtypeError: one has another shape, or holds no numbers.
+            ModelError: a weight is missing, is unknown to this layer, or is not finite.
+            ShapeError, DtypeError: a weight has another shape, or is not numeric.
         """
         self._assign(self._read(weights, prefix))
 
     def _read(self, weights: Mapping[str, Any], prefix: str, suffix: str = "") -> Assignments:
-        """Check the weights that have these names and no others with that prefix and suffix."""
+        """Check that the weights with that prefix and suffix are those of this layer, and return the assignments."""
         what = f"{type(self).__name__}.load"
         there = self._by_name(weights)
-        expected = {prefix + _key(name, suffix): (name, value.shape) for name, value in self._given().items()}
+        expected = {prefix + _key(name, suffix): (name, value.shape) for name, value in self._to_torch().items()}
         given = {}
         for key, (name, shape) in expected.items():
             if key not in there:
-                meant = "zeros are what no bias is" if name.startswith("bias") else said_of(key, there)
+                meant = "for a layer without bias pass zeros" if name.startswith("bias") else said_of(key, there)
                 raise ModelError(f"{what}: {key!r} is not among the weights; {meant}")
             given[name] = as_float32(there[key], f"{what}: {key!r}")
             if given[name].shape != shape:
@@ -104,14 +104,14 @@ class Layer(ABC, Named, Hinting):
         ends = tuple(suffix + direction for direction in self._directions)
         more = [key for key in there if key.startswith(prefix) and key.endswith(ends) and key not in expected]
         if more:
-            raise ModelError(f"{what}: the weights have {more[0]!r}, too; this layer has {', '.join(expected)}")
-        return self._taken(given)
+            raise ModelError(f"{what}: the weights also have {more[0]!r}; this layer has {', '.join(expected)}")
+        return self._from_torch(given)
 
     def _by_name(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         return as_mapping(weights, f"{type(self).__name__}.load: weights", ModelError)
 
     def _assign(self, assignments: Assignments) -> None:
-        """All or nothing."""
+        """Assign all values, or none if one is not finite."""
         for p, value in assignments:
             refuse_nonfinite(value, f"{type(self).__name__}.load: {p!r}")
         for p, value in assignments:
@@ -119,30 +119,30 @@ class Layer(ABC, Named, Hinting):
 
 
 class Recurrent(Layer):
-    """A layer that PyTorch numbers: its names end in "_l0", those of a cell (`nn.LSTMCell`) in nothing.
+    """A layer that PyTorch numbers: its names end in "_l0"; names of a cell (`nn.LSTMCell`) have no suffix.
 
-    PyTorch has two biases where one does, as they are added. They are added on loading; given are their sum as the
-    first, `bias_ih`, and zeros as the second, `bias_hh`. So PyTorch goes on from the same values, but with SGD moves
-    the sum twice as far in a step.
+    PyTorch has two biases whose sum this layer stores. `load` adds them. `state_dict` returns the sum as the first,
+    `bias_ih`, and zeros as the second, `bias_hh`. PyTorch continues from the same values, but its SGD moves the sum
+    twice as far in a step.
     """
 
     def state_dict(self, prefix: str = "", layer: str = "l0") -> dict[str, Float32]:
-        """As `Linear.state_dict`; `layer` is one of PyTorch's: "l0", "l1", "l0_reverse" ...; "" as a cell has them."""
-        return {prefix + _key(name, _suffix(layer)): weights for name, weights in self._given().items()}
+        """Like `Linear.state_dict`; `layer` is PyTorch's suffix: "l0", "l1", "l0_reverse" ..., or "" for a cell."""
+        return {prefix + _key(name, _suffix(layer)): weights for name, weights in self._to_torch().items()}
 
     def load(self, weights: Mapping[str, Any], prefix: str = "", layer: str | None = None) -> None:
-        """Take the weights of PyTorch's layer, or cell, as `Linear.load` does: `lstm.load(torch_lstm.state_dict())`.
+        """Load the weights of PyTorch's layer or cell, like `Linear.load`: `lstm.load(torch_lstm.state_dict())`.
 
         Args:
-            layer: as in `state_dict`; may be left out where there is one.
+            layer: suffix as in `state_dict`; optional if the weights are of one layer.
 
         Raises:
-            ModelError: also where there are several layers.
+            ModelError: also if there are several layers and `layer` is None.
         """
         self._assign(self._read(weights, prefix, _suffix(self._only(weights, prefix) if layer is None else layer)))
 
     def _only(self, weights: Mapping[str, Any], prefix: str) -> str:
-        """The one layer that the weights are of."""
+        """Return the only layer in the weights. Raises ModelError if there are several."""
         start = f"{prefix}weight_ih"
         found = [key[len(start) :] for key in self._by_name(weights) if key.startswith(start)]
         layers = [
@@ -150,8 +150,8 @@ class Recurrent(Layer):
         ]
         if len(layers) > 1:
             raise ModelError(
-                f"{type(self).__name__}.load: these are the weights of layers {', '.join(layers)}, and this is one: "
-                f"choose it, layer={layers[0]!r}"
+                f"{type(self).__name__}.load: these are the weights of layers {', '.join(layers)}, but this is one "
+                f"layer: choose one, as in layer={layers[0]!r}"
             )
         return layers[0] if layers else "l0"
 
@@ -161,29 +161,29 @@ def _suffix(layer: str) -> str:
 
 
 def _key(name: str, suffix: str) -> str:
-    """PyTorch's name: "weight_ih_l0_reverse"."""
+    """Return PyTorch's name, such as "weight_ih_l0_reverse"."""
     name, direction, _ = name.partition(REVERSE)
     return name + suffix + direction
 
 
 def reordered(stacked: Float32, order: Sequence[int]) -> Float32:
-    """Matrices or biases of gates that are stacked, in another order."""
+    """Return stacked gate matrices or biases in another order of gates."""
     gates = np.split(stacked, len(order))
     return np.concatenate([gates[k] for k in order])
 
 
 def check_children(what: str, states: Sequence[Any], arity: int, size: int, parts: Sequence[str]) -> None:
-    """Raise unless these are the states of `arity` children in turn, such as h_1, c_1, h_2, c_2.
+    """Raise unless the values are the states of `arity` children in order, such as h_1, c_1, h_2, c_2.
 
     Args:
-        what: the call up to them, such as "tree_lstm.node(x, ".
-        size: of each part of a state, a vector.
-        parts: names of them.
+        what: text of the call before the states, such as "tree_lstm.node(x, ".
+        size: length of each vector of a state.
+        parts: names of a state's vectors.
     """
     expected = ", ".join(f"{part}_{k + 1}" for k in range(arity) for part in parts)
     expected = f"{what}{expected}), each of shape ({size},); for a missing child pass graph.zeros({size})"
     if len(states) != arity * len(parts):
-        raise TraceError(f"expected {expected}; got {len(states)} values of children, for arity={arity}")
+        raise TraceError(f"expected {expected}; got {len(states)} values for arity={arity}")
     wrong = next((x for x in states if getattr(x, "shape", None) != (size,)), None)
     if wrong is not None:
         raise ShapeError(f"expected {expected}; got {wrong!r}")

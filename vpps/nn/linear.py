@@ -1,4 +1,4 @@
-"""Affine layers: for the ends of networks, on expressions, inside cells and on rows."""
+"""Affine layers, for use inside cells, on expressions and on rows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from vpps.values import Float32
 
 
 class Linear(Layer):
-    """y = W x + b; `Linear(...)(x)` on an expression of shape (input_size,), or on rows of that shape. As `nn.Linear`.
+    """Affine layer y = W x + b, like `nn.Linear`. Call it on an expression of shape (input_size,) or on such rows.
 
     Args:
-        bias: False leaves b out.
-        init: of W.
+        bias: False omits b.
+        init: initialiser of W.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class Linear(Layer):
             self.W = model.parameter("W", (output_size, input_size), init=init)
             self.b = model.parameter("b", (output_size,), init="zeros") if bias else None
 
-    def _given(self) -> dict[str, Float32]:
+    def _to_torch(self) -> dict[str, Float32]:
         return {"weight": self.W.numpy()} | ({} if self.b is None else {"bias": self.b.numpy()})
 
-    def _taken(self, given: Mapping[str, Float32]) -> Assignments:
+    def _from_torch(self, given: Mapping[str, Float32]) -> Assignments:
         return [(self.W, given["weight"])] + ([] if self.b is None else [(self.b, given["bias"])])
 
     def _sizes(self) -> tuple[int, int]:
@@ -45,7 +45,7 @@ class Linear(Layer):
 
     @vpps.cell
     def __call__(self, x: vpps.Expression) -> vpps.Expression:
-        """(output_size,) of (input_size,); of `Rows` row by row. Product and bias are one instruction."""
+        """Map (input_size,) to (output_size,), and `Rows` row by row. Product and bias are one instruction."""
         y = self.W @ x
         return y if self.b is None else y + self.b
 
@@ -54,8 +54,8 @@ class MLP(Named):
     """Multi-layer perceptron: y = V tanh(W x + b) + a.
 
     Args:
-        hidden_size: of the hidden layer, or a list or tuple for several in a row: `MLP(model, 16, (128, 64), 3)`. Their
-            parameters are those of `hidden`, `hidden_2` and so on.
+        hidden_size: size of the hidden layer; a list or tuple for several layers: `MLP(model, 16, (128, 64), 3)`. The
+            scopes of the layers are "hidden", "hidden_2" and so on.
 
     Raises:
         ShapeError: there is no hidden layer.
@@ -74,7 +74,7 @@ class MLP(Named):
         sizes = list(hidden_size) if isinstance(hidden_size, list | tuple) else [hidden_size]
         if not sizes:
             raise ShapeError(
-                f"MLP(hidden_size={hidden_size!r}): expected an int, or several; without a hidden layer it is Linear"
+                f"MLP(hidden_size={hidden_size!r}): expected an int, or several; without a hidden layer use Linear"
             )
         with model.scope(name):
             self.layers = tuple(
@@ -89,7 +89,7 @@ class MLP(Named):
 
     @vpps.cell
     def __call__(self, x: vpps.Expression) -> vpps.Expression:
-        """(output_size,) of (input_size,); of `Rows` row by row, one vertex for each."""
+        """Map (input_size,) to (output_size,), and `Rows` row by row, one vertex for each row."""
         for layer in self.layers:
             x = vpps.tanh(layer(x))
         return self.output(x)

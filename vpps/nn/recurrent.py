@@ -1,4 +1,4 @@
-"""Recurrent cells: long short-term memory, in one direction and in both, and the gated recurrent unit."""
+"""Recurrent layers: LSTM, bidirectional LSTM and GRU."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from vpps.record.cell import Cell
 from vpps.values import Float32
 
 State = tuple[vpps.Expression, vpps.Expression]
-"""(h, c): hidden state and memory, of shape (hidden_size,) each."""
+"""Hidden state and memory (h, c), each of shape (hidden_size,)."""
 
 IN_TORCH = (0, 1, 3, 2)
-"""The gates i, f, o, u in PyTorch's order, and the other way round."""
+"""Permutation from the gate order i, f, o, u to PyTorch's order, and back."""
 
 
 class LSTM(Recurrent):
-    """LSTM (Hochreiter & Schmidhuber 1997) with forget gates (Gers et al. 2000). As a layer of `nn.LSTM`, which stacks
-    the gates as i, f, u, o.
+    """LSTM (Hochreiter & Schmidhuber 1997) with forget gates (Gers et al. 2000), like a layer of `nn.LSTM`. PyTorch
+    stacks the gates as i, f, u, o.
 
         [i f o u] = W x + U h' + b
         c = σ(i) ⊙ tanh(u) + σ(f) ⊙ c'
@@ -45,30 +45,30 @@ class LSTM(Recurrent):
             self.U = model.parameter("U", (4 * hidden_size, hidden_size), init=glorot_per_gate(4))
             self.b = model.parameter("b", (4 * hidden_size,), init=gate_biases(hidden_size, 0, forget_bias, 0, 0))
 
-    def _given(self) -> dict[str, Float32]:
+    def _to_torch(self) -> dict[str, Float32]:
         W, U, b = (reordered(p.numpy(), IN_TORCH) for p in (self.W, self.U, self.b))
         return {"weight_ih": W, "weight_hh": U, "bias_ih": b, "bias_hh": np.zeros_like(b)}
 
-    def _taken(self, given: Mapping[str, Float32]) -> Assignments:
+    def _from_torch(self, given: Mapping[str, Float32]) -> Assignments:
         W, U, b = given["weight_ih"], given["weight_hh"], given["bias_ih"] + given["bias_hh"]
         return [(p, reordered(value, IN_TORCH)) for p, value in ((self.W, W), (self.U, U), (self.b, b))]
 
     @vpps.cell
     def begin(self, x: vpps.Expression) -> State:
-        """The (h, c) after the first input: those of `step` from zeros, without multiplying by zeros."""
+        """Return (h, c) after the first input. It equals `step` from zeros, without the products with zeros."""
         i, _, o, u = vpps.split(self.W @ x + self.b, 4)
         c = vpps.sigmoid(i) * vpps.tanh(u)
         return vpps.sigmoid(o) * vpps.tanh(c), c
 
     @vpps.cell
     def step(self, x: vpps.Expression, h: vpps.Expression, c: vpps.Expression) -> State:
-        """The next (h, c), of shape (hidden_size,) each, from an input of shape (input_size,)."""
+        """Return the next (h, c), each of shape (hidden_size,), for an input of shape (input_size,)."""
         i, f, o, u = vpps.split(self.W @ x + self.U @ h + self.b, 4)
         c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f) * c
         return vpps.sigmoid(o) * vpps.tanh(c), c
 
     def sequence(self, graph: vpps.Graph, xs: Iterable[vpps.Expression]) -> list[vpps.Expression]:
-        """The state h after each input, starting from zeros."""
+        """Return the state h after each input, starting from zeros."""
         h = c = graph.zeros(self.hidden_size)
         states = []
         for x in xs:
@@ -78,14 +78,14 @@ class LSTM(Recurrent):
 
 
 def map_chains(graph: vpps.Graph, chains: GraphBatch, begin: Cell[Any], step: Cell[Any], **inputs: Any) -> vpps.Rows:
-    """The state h of every vertex of some chains, by a cell for the first ones and another for those behind.
+    """Return the state h of every vertex of some chains. `begin` computes first vertices, `step` all later ones.
 
     Raises:
-        DataError: the graphs are no chains.
+        DataError: the graphs are not chains.
     """
     children = chains.children
     if not isinstance(children, np.ndarray) or children.shape[1] != 1:
-        raise DataError("an LSTM reads chains: every vertex has one child at most, the one before it")
+        raise DataError("an LSTM reads chains: every vertex has at most one child, the vertex before it")
     kind = (children[:, 0] >= 0).view(np.int8)
     h: vpps.Rows
     structure = {**chains.structure, "kind": kind}
@@ -94,13 +94,13 @@ def map_chains(graph: vpps.Graph, chains: GraphBatch, begin: Cell[Any], step: Ce
 
 
 class BiLSTM(Recurrent):
-    """Two LSTMs, one from the first vertex of every chain to the last, one back (Graves & Schmidhuber 2005).
+    """Bidirectional LSTM: one LSTM runs forward along every chain, one backward (Graves & Schmidhuber 2005).
 
-    Neither reads the other, so that level k of both runs at once: as many steps as the longest chain has vertices. As
-    `nn.LSTM(bidirectional=True)`, of which it loads a layer: "l0" is both of its directions.
+    Neither reads the other, so level k of both runs at once; the longest chain's length is the number of steps. The
+    layer loads one of `nn.LSTM(bidirectional=True)`: "l0" means both directions.
 
     Args:
-        table: inputs are rows of this embedding table; without it, vectors.
+        table: embedding table whose rows are the inputs. If None, the inputs are vectors.
     """
 
     _directions = ("", REVERSE)
@@ -123,62 +123,63 @@ class BiLSTM(Recurrent):
     def _sizes(self) -> tuple[int, int]:
         return self.forward._sizes()
 
-    def _given(self) -> dict[str, Float32]:
-        return self.forward._given() | {name + REVERSE: weights for name, weights in self.backward._given().items()}
+    def _to_torch(self) -> dict[str, Float32]:
+        back = {name + REVERSE: weights for name, weights in self.backward._to_torch().items()}
+        return self.forward._to_torch() | back
 
-    def _taken(self, given: Mapping[str, Float32]) -> Assignments:
+    def _from_torch(self, given: Mapping[str, Float32]) -> Assignments:
         back = {name.removesuffix(REVERSE): weights for name, weights in given.items() if name.endswith(REVERSE)}
-        return self.forward._taken(given) + self.backward._taken(back)
+        return self.forward._from_torch(given) + self.backward._from_torch(back)
 
     def _vector(self, x: Any) -> vpps.Expression:
         return x if self.table is None else vpps.lookup(self.table, x)
 
     @vpps.cell
     def begin_forward(self, x: Any) -> State:
-        """(h, c) of the first vertex."""
+        """Return (h, c) of the first vertex."""
         return self.forward.begin(self._vector(x))
 
     @vpps.cell
     def step_forward(self, x: Any, h: vpps.Expression, c: vpps.Expression) -> State:
-        """(h, c) of any other, from those of the one before."""
+        """Return (h, c) of any later vertex, from (h, c) of the previous vertex."""
         return self.forward.step(self._vector(x), h, c)
 
     @vpps.cell
     def begin_backward(self, x: Any) -> State:
-        """(h, c) of the last vertex."""
+        """Return (h, c) of the last vertex."""
         return self.backward.begin(self._vector(x))
 
     @vpps.cell
     def step_backward(self, x: Any, h: vpps.Expression, c: vpps.Expression) -> State:
-        """(h, c) of any other, from those of the one behind."""
+        """Return (h, c) of any earlier vertex, from (h, c) of the next vertex."""
         return self.backward.step(self._vector(x), h, c)
 
     def __call__(
         self, graph: vpps.Graph, chains: GraphBatch, x: NDArray[np.int32] | vpps.Rows
     ) -> tuple[vpps.Rows, vpps.Rows]:
-        """The state h of every vertex in the forward and in the backward direction, each (hidden_size,).
+        """Return the state h of every vertex, (hidden_size,), in the forward and in the backward direction.
 
         Args:
-            chains: every vertex has at most one child, the one before it; for example `vpps.data.read_tagged`.
-            x: the input of every vertex: (vertices,) rows of the table, or vectors where there is no table.
+            chains: graphs in which a vertex has at most one child, the previous vertex; see `vpps.data.read_tagged`.
+            x: input of every vertex: table rows of shape (vertices,), or vectors if there is no table.
         """
         forward = map_chains(graph, chains, self.begin_forward, self.step_forward, x=x)
         return forward, map_chains(graph, chains.reversed, self.begin_backward, self.step_backward, x=x)
 
 
 class GRU(Recurrent):
-    """GRU as in Cho et al. 2014 (arXiv:1406.1078): the reset gate acts on the state before it is multiplied.
+    """GRU as in Cho et al. 2014 (arXiv:1406.1078): the reset gate acts on the state before the product.
 
         [r z] = σ(W_rz x + U h' + b_rz)
         n     = tanh(W_n x + V (r ⊙ h') + b_n)
         h     = z ⊙ h' + (1 - z) ⊙ n
 
-    W and b are the three stacked, so that an input takes one product.
+    W and b stack the three gates, so that an input needs one product.
 
     Args:
-        reset_after: the reset gate acts on what was multiplied, n = tanh(W_n x + r ⊙ (V h' + a) + b_n). V is part of U
-            then, so that a step has one product, not two in a row. That is the form of `nn.GRU`, and only so there are
-            `load` and `state_dict`; a is in the second bias.
+        reset_after: True applies the reset gate after the product, n = tanh(W_n x + r ⊙ (V h' + a) + b_n). U then
+            includes V, so that a step has one product instead of two in a row. `nn.GRU` has this form, so `load` and
+            `state_dict` require it; PyTorch's second bias holds a.
     """
 
     def __init__(
@@ -200,17 +201,17 @@ class GRU(Recurrent):
             self.V = None if reset_after else model.parameter("V", (H, H), init="glorot_uniform")
             self.a = model.parameter("a", (H,), init="zeros") if reset_after else None
 
-    def _given(self) -> dict[str, Float32]:
+    def _to_torch(self) -> dict[str, Float32]:
         if self.a is None:
             raise ModelError(
-                "PyTorch's GRU applies its reset gate after the product, this one before it, so that no weights make "
+                "PyTorch's GRU applies its reset gate after the product, and this one before it, so no weights make "
                 "them equal; declare vpps.nn.GRU(..., reset_after=True)"
             )
         second = np.concatenate([np.zeros(2 * self.hidden_size, np.float32), self.a.numpy()])
         W, U, b = self.W.numpy(), self.U.numpy(), self.b.numpy()
         return {"weight_ih": W, "weight_hh": U, "bias_ih": b, "bias_hh": second}
 
-    def _taken(self, given: Mapping[str, Float32]) -> Assignments:
+    def _from_torch(self, given: Mapping[str, Float32]) -> Assignments:
         assert self.a is not None
         of_gates, a = np.split(given["bias_hh"], [2 * self.hidden_size])
         b = given["bias_ih"] + np.concatenate([of_gates, np.zeros_like(a)])
@@ -218,7 +219,7 @@ class GRU(Recurrent):
 
     @vpps.cell
     def step(self, x: vpps.Expression, h: vpps.Expression) -> vpps.Expression:
-        """The next state, of shape (hidden_size,), from an input of shape (input_size,)."""
+        """Return the next state, of shape (hidden_size,), for an input of shape (input_size,)."""
         wr, wz, wn = vpps.split(self.W @ x + self.b, 3)
         ur, uz, *un = vpps.split(self.U @ h, 2 if self.a is None else 3)
         z, r = vpps.sigmoid(wz + uz), vpps.sigmoid(wr + ur)
@@ -231,7 +232,7 @@ class GRU(Recurrent):
 
     @vpps.cell
     def first(self, x: vpps.Expression) -> vpps.Expression:
-        """What `step` gives from a state of zeros."""
+        """Return the result of `step` from a state of zeros."""
         r, z, n = vpps.split(self.W @ x + self.b, 3)
         n = n if self.a is None else n + vpps.sigmoid(r) * self.a
         return (1 - vpps.sigmoid(z)) * vpps.tanh(n)

@@ -1,4 +1,4 @@
-"""Cells for trees: LSTMs (Tai, Socher & Manning 2015, arXiv:1503.00075) and a gated recurrent unit."""
+"""Layers for trees: LSTMs (Tai, Socher & Manning 2015, arXiv:1503.00075) and a gated recurrent unit."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from vpps.record.cell import LISTS
 class NaryTreeLSTM(Named):
     """N-ary Tree-LSTM (section 3.2), for trees whose nodes have up to N ordered children. A node with children 1..N:
 
-        i   = σ(W_i x + Σ_l U_il h_l + b_i)                    likewise o
+        i   = σ(W_i x + Σ_l U_il h_l + b_i)
+        o   = σ(W_o x + Σ_l U_ol h_l + b_o)
         f_k = σ(W_f x + Σ_l U_fkl h_l + b_f)                   one forget gate per child
         u   = tanh(W_u x + Σ_l U_ul h_l + b_u)
         c   = i ⊙ u + Σ_k f_k ⊙ c_k
         h   = o ⊙ tanh(c)
 
-    In the paper's constituency trees words are at the leaves only, where the sums over children vanish, and inner nodes
-    have no x; as in the authors' program, leaves have a bias of their own. So `leaf` multiplies one (3H, input_size)
-    matrix and `inner` one ((3 + N)H, N H) matrix. `node` is the equations in full.
+    `node` computes the full equations. In the paper's constituency trees inner nodes have no x, and the sums over
+    children vanish at the leaves, which have the words. `leaf` then needs one (3H, input_size) matrix and `inner` one
+    ((3 + N)H, N H) matrix. As in the authors' program, leaves have their own bias.
 
     Args:
-        input_size: length of the x that `leaf` takes; 0 declares no weights for it, where another cell makes leaves.
+        input_size: length of the x of `leaf`. 0 declares no weights for it, if another cell computes leaves.
         arity: N. For a missing child pass zeros: `graph.zeros(hidden_size)`.
-        inner_input_size: length of the x that `node` takes (node types, say); 0 declares no weights for it.
+        inner_input_size: length of the x of `node`, such as an embedding of node types. 0 declares no weights for it.
         forget_bias: initial bias of the forget gates.
-        per_child: a parameter for each U_l, U_1 ... U_N, instead of one: faster on a CPU where `graph.map` is told
-            `distinct=True`, and with large batches; slower on a GPU with few trees.
+        per_child: True declares a parameter for each of U_1 ... U_N. That is faster on a CPU with
+            `graph.map(distinct=True)`, and with large batches; it is slower on a GPU with few trees.
     """
 
     def __init__(
@@ -63,25 +64,25 @@ class NaryTreeLSTM(Named):
 
     @vpps.cell
     def leaf(self, x: vpps.Expression) -> State:
-        """(h, c) of a node without children, from an input of shape (input_size,)."""
+        """Return (h, c) of a node without children, for an input of shape (input_size,)."""
         if self.W is None:
-            raise TraceError(f"{self.name}.leaf: declared with input_size=0, there are no weights for x")
+            raise TraceError(f"{self.name}.leaf: declared with input_size=0, so there are no weights for x")
         i, o, u = vpps.split(self.W @ x + self.b_leaf, 3)
         return _memorise(i, o, u)
 
     @vpps.cell
     def inner(self, *states: vpps.Expression) -> State:
-        """(h, c) of a node without input, from its children's: `inner(*left, *right)`, which is h_1, c_1, h_2, c_2."""
+        """Return (h, c) of a node without input, from its children's h_1, c_1, h_2, c_2: `inner(*left, *right)`."""
         i, o, u, *f = self._gates("inner(", states)
         return _memorise(i, o, u, f, states[1::2])
 
     @vpps.cell
     def node(self, x: vpps.Expression, *states: vpps.Expression) -> State:
-        """(h, c) of a node with an input of shape (inner_input_size,), from x and then as `inner`."""
+        """Return (h, c) of a node with input x of shape (inner_input_size,). The other arguments are as in `inner`."""
         if self.V is None:
             raise TraceError(
                 f"{self.name}.node: there are no weights for x; declare it with inner_input_size=..., or use inner, "
-                "which takes the states alone"
+                "which takes only the states"
             )
         i, o, u, *f = self._gates("node(x, ", states)
         xi, xo, xu, xf = vpps.split(self.V @ x, 4)
@@ -96,17 +97,18 @@ class ChildSumTreeLSTM(Named):
     """Child-sum Tree-LSTM (section 3.1), for trees whose nodes have any number of unordered children:
 
         h~  = Σ_k h_k
-        i   = σ(W_i x + U_i h~ + b_i)                          likewise o
+        i   = σ(W_i x + U_i h~ + b_i)
+        o   = σ(W_o x + U_o h~ + b_o)
         f_k = σ(W_f x + U_f h_k + b_f)                         one forget gate per child
         u   = tanh(W_u x + U_u h~ + b_u)
         c   = i ⊙ u + Σ_k f_k ⊙ c_k
         h   = o ⊙ tanh(c)
 
-    That is `node`. In constituency trees words are at the leaves only: x is zero elsewhere, the sums over children
-    vanish at the leaves, and no forget gate looks at an input. `leaf` and `inner` are what remains then.
+    `node` computes these equations. In constituency trees x is zero at inner nodes, the sums over children vanish at
+    leaves, and no forget gate sees an input. `leaf` and `inner` compute the remaining terms.
 
     Args:
-        inner_inputs: False for such trees: W_f is not declared, and `node` is refused.
+        inner_inputs: False for such trees: W_f is not declared, and `node` raises TraceError.
         forget_bias: initial bias of the forget gates.
     """
 
@@ -131,11 +133,11 @@ class ChildSumTreeLSTM(Named):
 
     @vpps.cell
     def node(self, x: vpps.Expression, hs: list[vpps.Expression], cs: list[vpps.Expression]) -> State:
-        """(h, c) of a node from its input of shape (input_size,) and its children's states; the lists may be empty."""
+        """Return (h, c) of a node from its input, (input_size,), and its children's states. The lists may be empty."""
         if self.gates == 3:
             raise TraceError(
-                f"{self.name}.node: declared with inner_inputs=False, there are no weights of x for the forget gates; "
-                "leaf(x) and inner(hs, cs) need none"
+                f"{self.name}.node: declared with inner_inputs=False, so the forget gates have no weights for x; "
+                "use leaf(x) and inner(hs, cs), which need none"
             )
         self._check_lists("node(x, ", hs, cs)
         wi, wo, wu, wf = vpps.split(self.W @ x + self.b, 4)
@@ -146,13 +148,13 @@ class ChildSumTreeLSTM(Named):
 
     @vpps.cell
     def leaf(self, x: vpps.Expression) -> State:
-        """(h, c) of a node without children, from an input of shape (input_size,)."""
+        """Return (h, c) of a node without children, for an input of shape (input_size,)."""
         i, o, u, *_ = vpps.split(self.W @ x + self.b[: self.gates * self.hidden_size], self.gates)
         return _memorise(i, o, u)
 
     @vpps.cell
     def inner(self, hs: list[vpps.Expression], cs: list[vpps.Expression]) -> State:
-        """(h, c) of a node without input, from its children's states."""
+        """Return (h, c) of a node without input, from its children's states."""
         self._check_lists("inner(", hs, cs)
         H = self.hidden_size
         i, o, u = vpps.split(self.U @ vpps.sum(hs) + self.b[: 3 * H], 3)
@@ -164,7 +166,7 @@ class ChildSumTreeLSTM(Named):
         if not (isinstance(hs, LISTS) and isinstance(cs, LISTS)):
             raise TraceError(
                 f"{self.name}.{what}hs, cs): expected the h of all children in a list, and their c in another, "
-                f"{what}[h_1, h_2], [c_1, c_2]); of graph.map give children as lists, (offsets, indices)"
+                f"{what}[h_1, h_2], [c_1, c_2]); in graph.map give children as lists, (offsets, indices)"
             )
 
 
@@ -175,7 +177,7 @@ def _memorise(
     f: Sequence[vpps.Expression] = (),
     c: Sequence[vpps.Expression] = (),
 ) -> State:
-    """(h, c) from the gates before their nonlinearities and the children's memories."""
+    """Return (h, c) from the gates before their nonlinearities and the children's memories."""
     memory = vpps.sigmoid(i) * vpps.tanh(u)
     for fk, ck in zip(f, c, strict=True):
         memory += vpps.sigmoid(fk) * ck
@@ -183,20 +185,20 @@ def _memorise(
 
 
 class NaryTreeGRU(Named):
-    """A GRU (Chung et al. 2014) whose previous state is that of up to N ordered children:
+    """A GRU (Chung et al. 2014) whose previous states are those of up to N ordered children:
 
         r  = σ(Σ_l U_rl h_l + b_r)                             reset
         z  = σ(Σ_l U_zl h_l + b_z)                             update
         h~ = tanh(Σ_l U_l (r ⊙ h_l) + b)
         h  = (1 - z) ⊙ mean_l h_l + z ⊙ h~
 
-    after the TreeGRU of Kokkinos & Potamianos 2017 (arXiv:1701.01811), each gate seeing all children; the mean of their
-    states is what is kept, as in ED-Batch's program. A leaf with input x is a step from a state of zeros,
-    h = σ(W_z x + b_z) ⊙ tanh(W x + b), with biases of its own as in Tree-LSTMs.
+    It follows the TreeGRU of Kokkinos & Potamianos 2017 (arXiv:1701.01811); each gate sees all children. As in
+    ED-Batch's program, 1 - z keeps the mean of the children's states. A leaf with input x is a step from a state of
+    zeros, h = σ(W_z x + b_z) ⊙ tanh(W x + b), with its own biases as in Tree-LSTMs.
 
     Args:
         arity: N. For a missing child pass zeros: `graph.zeros(hidden_size)`.
-        per_child: a parameter for each U_l of the gates, as in `NaryTreeLSTM`.
+        per_child: True declares a parameter for each U_l of the gates, as in `NaryTreeLSTM`.
     """
 
     def __init__(
@@ -223,13 +225,13 @@ class NaryTreeGRU(Named):
 
     @vpps.cell
     def leaf(self, x: vpps.Expression) -> vpps.Expression:
-        """h of a node without children, from an input of shape (input_size,)."""
+        """Return h of a node without children, for an input of shape (input_size,)."""
         z, candidate = vpps.split(self.W @ x + self.b_leaf, 2)
         return vpps.sigmoid(z) * vpps.tanh(candidate)
 
     @vpps.cell
     def inner(self, *hs: vpps.Expression) -> vpps.Expression:
-        """h of a node without input, from h_1 ... h_N."""
+        """Return h of a node without input, from h_1 ... h_N."""
         check_children(f"{self.name}.inner(", hs, self.arity, self.hidden_size, ("h",))
         r, z = vpps.split(vpps.sigmoid(multiply_children(self.U_gates, hs) + self.b_gates), 2)
         candidate = vpps.tanh(self.U @ vpps.concat([r * h for h in hs]) + self.b)

@@ -256,7 +256,8 @@ def _choice(name: str, of_number: str, chosen: Callable[[Array], Any], condition
     doc = f"where a condition is {condition}, else 0; no gradient flows through the condition"
     rest: dict[str, Any] = {"signature": "", "conditions": 1}
     binary(name, choose, lambda c, x, dy: (_no_slope(dy), choose(c, dy)), f"x {doc}", ("", "a"), **rest)
-    unary(of_number, choose, _no_slope, f"a Python constant {doc}", differentiable=False, **_CONSTANT)
+    constant: dict[str, Any] = {"device": f"{struct_of(name)}Constant", "differentiable": False, **_CONSTANT}
+    unary(of_number, choose, _no_slope, f"a Python constant {doc}", **constant)
 
 
 _comparison("greater", "above", np.greater, ">")

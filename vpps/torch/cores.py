@@ -1,4 +1,4 @@
-"""Threads of PyTorch and of vpps on the same cores: said once where they are too many, and a way to share."""
+"""Core sharing between PyTorch's threads and vpps: a warning about too many threads, and a function to limit them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from vpps.text import counted
 from vpps.values import as_count
 
 _advised = False
-_fitting: set[tuple[int, int]] = set()  # numbers of threads and of virtual processors of which nothing is said
+_fitting: set[tuple[int, int]] = set()  # (threads, virtual processors) that need no warning
 
 
 def share_cores(torch_threads: int = 1) -> None:
-    """Let PyTorch's operators run on so many threads of this process, so that virtual processors have the other cores.
+    """Limit PyTorch's operators to `torch_threads` threads of this process, and leave the other cores to vpps.
 
-    PyTorch and vpps work in turn, but threads of OpenMP spin for a while when they have nothing to do, on cores that
-    virtual processors need by then. One thread is best where PyTorch's part is small. With `OMP_WAIT_POLICY=PASSIVE`
-    in the environment they sleep instead.
+    PyTorch and vpps work in turn, but idle OpenMP threads spin for a while on cores that virtual processors then need.
+    One thread is best if PyTorch's part is small. With `OMP_WAIT_POLICY=PASSIVE` in the environment idle threads sleep.
 
     Raises:
-        HandleError: no such number of threads.
+        HandleError: the number of threads is invalid.
     """
     global _advised
     torch.set_num_threads(as_count(torch_threads, "share_cores: torch_threads", HandleError))
@@ -34,13 +33,13 @@ def share_cores(torch_threads: int = 1) -> None:
 
 
 def advise(target: str, vps: int) -> None:
-    """Warn, once in a process, where virtual processors and threads of PyTorch have to share cores."""
+    """Warn, once per process, if virtual processors and PyTorch's threads must share cores."""
     global _advised
     if _advised or (threads := torch.get_num_threads()) == 1 or (threads, vps) in _fitting:
         return
     cores = usable_cores()
     passive = OMP_WAIT_POLICY.get().upper() == "PASSIVE"
-    if TARGETS[target].is_gpu or passive or threads - 1 + vps <= cores:  # who calls waits while virtual processors work
+    if TARGETS[target].is_gpu or passive or threads - 1 + vps <= cores:  # - 1: the calling thread only waits
         _fitting.add((threads, vps))
         return
     _advised = True

@@ -1,4 +1,4 @@
-"""Calls of a module as nodes of PyTorch's autograd graph; arrays as tensors, and tensors as arrays."""
+"""Calls of a module as nodes of PyTorch's autograd graph, and conversion between arrays and tensors."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from vpps.torch.weights import SharedWeights
 
 
 def device_of(target: str) -> Any:
-    """Where results belong: on the GPU, if one has computed them and PyTorch has it, too; else on the host."""
+    """Return the device of results: the GPU if a GPU computes them and PyTorch can use it, else the host."""
     row = TARGETS[target]
     return torch.device("cuda" if row.is_gpu and not row.is_emulated and torch.cuda.is_available() else "cpu")
 
 
 def as_outputs(values: Sequence[NDArray[np.float32]], device: Any) -> tuple[Any, ...]:
-    """What a handle gives as values; on the host they share its memory. Copies go through PyTorch's current stream."""
+    """Convert a handle's values to tensors. On the host they share memory; on a GPU the current stream copies them."""
     tensors = map(torch.from_numpy, values)
     return tuple(tensors) if device.type == "cpu" else tuple(tensor.to(device) for tensor in tensors)
 
 
 def as_gradient(gradient: Gradient, shape: tuple[int, ...], sparse: bool) -> Any:
-    """What a handle gives as a parameter's gradient, as PyTorch takes it.
+    """Convert a parameter's gradient from a handle to a tensor.
 
     Args:
-        shape: of the parameter.
-        sparse: whether the gradient of a table has only the rows that were used (COO); else it is dense.
+        shape: shape of the parameter.
+        sparse: True gives a table's gradient only its used rows (COO); False makes it dense.
     """
     if isinstance(gradient, np.ndarray):
         return torch.from_numpy(gradient)
     rows, values = torch.from_numpy(gradient.rows), torch.from_numpy(gradient.values)
     if sparse:
         return torch.sparse_coo_tensor(rows[None], values, shape, is_coalesced=True, check_invariants=False)
-    dense = torch.zeros(shape, dtype=values.dtype, device=values.device)  # whatever PyTorch's defaults are
+    dense = torch.zeros(shape, dtype=values.dtype, device=values.device)  # explicit, as PyTorch's defaults may differ
     return dense.index_copy_(0, rows, values)
 
 
 def as_seed(gradient: Any) -> NDArray[np.float32] | None:
-    """A gradient that PyTorch gives as an array on the host; it waits for the stream that computes it."""
+    """Convert a gradient from PyTorch to an array on the host. Waits for the stream that computes it."""
     if gradient is None:
         return None
     if torch._C._functorch.is_batchedtensor(gradient) or torch._C._functorch.is_legacy_batchedtensor(gradient):
@@ -65,20 +65,20 @@ def as_seed(gradient: Any) -> NDArray[np.float32] | None:
     return seed
 
 
-class Leaves:
-    """The tensors that a graph has as inputs, in so far as they want gradients.
+class InputTensors:
+    """The input tensors of a graph that require gradients.
 
     Args:
-        graph: that was given them, `graph.rows(tensor, grad=True)`. None for none.
+        graph: graph that received them by `graph.rows(tensor, grad=True)`; None means no tensors.
 
     Raises:
-        GraphError: one was changed after the graph had copied it, so that gradients would be another tensor's.
+        GraphError: a tensor was changed after the graph copied it, so its gradients would be wrong.
     """
 
     def __init__(self, graph: Graph | None) -> None:
         self.tensors: list[Any] = []
         self._inputs: list[Expression | Rows] = []
-        if not isinstance(graph, Graph):  # nothing is wanted, or the handle says so
+        if not isinstance(graph, Graph):  # no gradients needed, or a wrong type, which the handle reports
             return
         for tensor, version, ids, shape in graph.tensors:
             made = Expression(graph, ids, shape) if isinstance(ids, int) else Rows(graph, ids, shape)
@@ -91,32 +91,32 @@ class Leaves:
             self._inputs.append(made)
 
     def gradients(self, handle: Handle) -> list[Any]:
-        """Of each tensor, of its type and on its device; the handle has just computed them."""
+        """Return each tensor's gradient, just computed by the handle, in the tensor's type and on its device."""
         found = zip(self.tensors, self._inputs, strict=True)
         return [torch.from_numpy(handle.input_gradient(made)).to(t.device, t.dtype) for t, made in found]
 
 
-# Whether `backward` was told to retain the graph; where PyTorch does not say it may have been.
+# Returns True if `backward` retains the graph. Old versions of PyTorch do not tell, so assume True.
 _retains = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
 
 
 @dataclass(slots=True)
 class TensorCall:
-    """What a call of a module needs for its backward.
+    """State of a module's call for its backward.
 
     Attributes:
-        leaves: inputs of the graph that are tensors.
-        parameters: whose tensors come first among the inputs of the node; None for one that is no parameter's.
-        sparse: whether gradients of tables are.
-        device: of results.
+        input_tensors: inputs of the graph that are tensors.
+        parameters: parameters of the node's first inputs; None for an input that is not a parameter's tensor.
+        sparse: True if gradients of tables are sparse.
+        device: device of results.
         kept: the handle's token for the values.
-        inputs: tensors that are the inputs of the node.
-        found: gradients for all inputs of the node, where they came with the loss.
+        inputs: all input tensors of the node.
+        found: gradients of all inputs of the node, if they came with the loss.
     """
 
     handle: Handle
     weights: SharedWeights
-    leaves: Leaves
+    input_tensors: InputTensors
     parameters: Sequence[Parameter | None]
     sparse: bool
     device: Any
@@ -125,13 +125,13 @@ class TensorCall:
     inputs: Sequence[Any] = ()
 
     def of_parameters(self, gradients: Gradients) -> list[Any]:
-        """In their order; None of what nothing depends on."""
+        """Return gradients in the order of `parameters`; None for unused ones."""
         found = [(p, None if p is None else gradients.get(p.name)) for p in self.parameters]
         return [None if p is None or g is None else as_gradient(g, p.shape, self.sparse) for p, g in found]
 
 
-class _Once(torch.autograd.Function):
-    """Gradients as they are, which say so where they are to be differentiated again."""
+class _FirstOrderOnly(torch.autograd.Function):
+    """Identity on gradients whose own backward raises GraphError."""
 
     @staticmethod
     def forward(ctx: Any, n: int, *gradients: Any) -> Any:
@@ -146,19 +146,19 @@ class _Once(torch.autograd.Function):
         )
 
 
-def _once(gradients: Sequence[Any], sources: Sequence[Any]) -> tuple[Any, ...]:
-    """What a node's backward returns. With `create_graph=True` they are results of a node, too, whose inputs are all
-    that they depend on: PyTorch would take them for constants, and `autograd.grad` visits only nodes on the way to what
-    it is asked for."""
+def _first_order_only(gradients: Sequence[Any], sources: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a node's gradients. With `create_graph=True` they become results of a node that raises in its backward;
+    otherwise PyTorch would take them for constants. That node's inputs are all tensors that the gradients depend on,
+    because `autograd.grad` visits only nodes on a path to its inputs."""
     if not torch.is_grad_enabled():
         return tuple(gradients)
     anchor = torch.zeros((), device="cpu", requires_grad=True)
-    return tuple(_Once.apply(len(gradients), *gradients, anchor, *sources))
+    return tuple(_FirstOrderOnly.apply(len(gradients), *gradients, anchor, *sources))
 
 
 def _remember(ctx: Any, call: TensorCall) -> None:
-    """Keep a call until the backward that frees the graph. With a tensor, so that autograd keeps the account, and says
-    what it says of networks of its own where backward comes twice."""
+    """Keep a call until backward frees the graph. Saving a tensor makes autograd raise its usual error on a second
+    backward."""
     ctx.call = call
     ctx.save_for_backward(torch.empty(0, device="cpu"))
     ctx.set_materialize_grads(False)
@@ -170,16 +170,16 @@ def _recall(ctx: Any) -> TensorCall:
     return call
 
 
-def _given_back(ctx: Any, gradients: Sequence[Any], seeds: Sequence[Any]) -> tuple[Any, ...]:
-    """What a node's backward returns."""
+def _result_of_backward(ctx: Any, gradients: Sequence[Any], seeds: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the result of a node's backward. Drops the call unless the graph is retained."""
     sources = [*ctx.call.inputs, *seeds]
     if not _retains():
         ctx.call = None
-    return None, None, *_once(gradients, sources)
+    return None, None, *_first_order_only(gradients, sources)
 
 
 class ValuesFunction(torch.autograd.Function):
-    """Values that a forward has kept; backward makes gradients of what PyTorch has made of them."""
+    """Node for values of a forward. Its backward runs the handle's backward on PyTorch's gradients of the values."""
 
     @staticmethod
     def forward(ctx: Any, call: TensorCall, values: Sequence[Any], *inputs: Any) -> Any:
@@ -193,12 +193,12 @@ class ValuesFunction(torch.autograd.Function):
         with call.weights.lock:
             call.weights.synchronise()
             gradients = call.handle.backward(given, call.kept)
-            found = [*call.of_parameters(gradients), *call.leaves.gradients(call.handle)]
-        return _given_back(ctx, found, seeds)
+            found = [*call.of_parameters(gradients), *call.input_tensors.gradients(call.handle)]
+        return _result_of_backward(ctx, found, seeds)
 
 
 class LossFunction(torch.autograd.Function):
-    """A loss whose gradients came with it; backward scales them."""
+    """Node for a loss that was computed with its gradients. Its backward only scales them."""
 
     @staticmethod
     def forward(ctx: Any, call: TensorCall, loss: float, *inputs: Any) -> Any:
@@ -210,6 +210,6 @@ class LossFunction(torch.autograd.Function):
         found, scale = _recall(ctx).found, float(as_seed(seed))  # type: ignore[arg-type]
         if scale != 1:
             found = [g if g is None else g * scale for g in found]
-        elif _retains():  # another backward may come, and whoever gets them may write to them
+        elif _retains():  # the receiver may write to them, and another backward may need them
             found = [g if g is None else g.clone() for g in found]
-        return _given_back(ctx, found, [seed])
+        return _result_of_backward(ctx, found, [seed])

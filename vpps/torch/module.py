@@ -1,4 +1,4 @@
-"""Module: a model of vpps as a torch.nn.Module, whose calls run graphs."""
+"""Module: a vpps model as a torch.nn.Module whose calls run graphs."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from vpps.ops.operand import Expression
 from vpps.record.rows import Rows
 from vpps.session.handle import Handle
 from vpps.torch.cores import advise
-from vpps.torch.function import Leaves, LossFunction, TensorCall, ValuesFunction, as_outputs, device_of
+from vpps.torch.function import InputTensors, LossFunction, TensorCall, ValuesFunction, as_outputs, device_of
 from vpps.torch.state import adopt_extra_state, copied_model, extra_state
 from vpps.torch.weights import Holder, SharedWeights, copies_on_load, in_torch
 from vpps.values import as_flag, as_items
 
 _OF_UPDATES = ("clip_norm", "ema", "autotune")
-"""Options of a handle that do nothing where PyTorch updates the weights."""
+"""Options of a handle that have no effect if PyTorch updates the weights."""
 
 FORWARD_MODE = (
     "vpps has no forward-mode derivatives: a tensor given to the graph, or a weight, carries a tangent (forward_ad, "
-    "torch.func.jvp), which would be lost; take gradients by backward"
+    "torch.func.jvp), which would be lost; compute gradients with backward"
 )
 
 NOT_COMPILED = "vpps runs graphs that differ from call to call; torch.compile compiles what is around them"
 
 
 def not_compiled(function: Callable[..., Any]) -> Any:
-    """Have a method run as it is: where it is called there is a graph break."""
+    """Exclude a method from torch.compile. Its calls become graph breaks."""
     try:
         return torch.compiler.disable(function, reason=NOT_COMPILED)
     except TypeError:  # before PyTorch 2.7
         return torch.compiler.disable(function)
 
 
-# Graphs are recorded by Python, too, where that is within what is compiled: tensors are copied there.
+# Python also records graphs inside compiled functions, because recording copies tensors.
 _rules: Any = getattr(getattr(torch, "_dynamo", None), "trace_rules", None)
 if hasattr(_rules, "add"):
     _rules.add("vpps")
@@ -63,24 +63,23 @@ class Module(Holder):
         optimizer.step()
 
     Its parameters are the model's weights, in the same memory: "tree/U" is `net.tree.U`, and "tree.U" in state dicts.
-    What an optimizer of PyTorch changes is noticed with the next call, and so are other changes in place; of what is
-    written through `tensor.data` or a NumPy view, changes of few elements may be missed. `requires_grad` and
-    `trainable` are one thing: what was set last holds from the next call on. `eval()` turns dropout off; every training
-    forward has another mask.
+    The next call notices changes by PyTorch's optimizers and other changes in place. It may miss writes of few elements
+    through `tensor.data` or a NumPy view. `requires_grad` and `trainable` are one flag; the latest setting applies from
+    the next call on. `eval()` disables dropout; every training forward has a new mask.
 
     Args:
-        model: the parameters.
-        optimizer: None: PyTorch updates the weights, with gradients from here. One of vpps's: every backward updates
-            the model's weights in its launch, and their `grad` stays None.
-        sparse: whether tables get sparse gradients, for `torch.optim.SparseAdam`.
-        options: of `vpps.Handle`: target, vps, ...
+        model: model with the parameters.
+        optimizer: None lets PyTorch update the weights with gradients from vpps. With a vpps optimizer every backward
+            updates the model's weights in its launch, and their `grad` stays None.
+        sparse: True gives tables sparse gradients, for `torch.optim.SparseAdam`.
+        options: options of `vpps.Handle`: target, vps, ...
 
     Attributes:
-        model: as given.
-        handle: what runs it.
+        model: the argument `model`.
+        handle: handle that runs the graphs.
 
     Raises:
-        HandleError, ModelError, CompileError: as `vpps.Handle`.
+        HandleError, ModelError, CompileError: as for `vpps.Handle`.
     """
 
     @torch.inference_mode(False)
@@ -94,18 +93,18 @@ class Module(Holder):
         useless = [name for name in _OF_UPDATES if optimizer is None and options.get(name)]
         if useless:
             raise HandleError(
-                f"{useless[0]}={options[useless[0]]!r} is of vpps's updates, and PyTorch makes them here: do that in "
-                "PyTorch (torch.nn.utils.clip_grad_norm_), or give an optimizer of vpps"
+                f"{useless[0]}={options[useless[0]]!r} is an option of vpps's updates, and PyTorch makes them here: do "
+                "that in PyTorch (torch.nn.utils.clip_grad_norm_), or pass a vpps optimizer"
             )
         if options.get("world") is not None:
             raise HandleError(
-                "vpps.torch.Module(world=...): a step is PyTorch's, so add up gradients over ranks there, as in "
+                "vpps.torch.Module(world=...): PyTorch makes the steps, so sum gradients over ranks there, as in "
                 "torch.distributed.all_reduce(p.grad); or train with vpps.Handle(model, optimizer, world=world)"
             )
         if options.get("train", True) and model.trainer is not None and model.trainer.pid == os.getpid():
             raise HandleError(
-                "vpps.torch.Module: the model is trained by another Module, or Handle, already: use that one, as a "
-                "part of several networks, too, or close it (net.handle.close())"
+                "vpps.torch.Module: the model is trained by another Module, or Handle, already: use that one, which "
+                "may be part of several networks, or close it (net.handle.close())"
             )
         self.model = model
         self.sparse = as_flag(sparse, "sparse", HandleError)
@@ -113,9 +112,9 @@ class Module(Holder):
         self.handle = Handle(model, SGD(lr=0.0) if optimizer is None else optimizer, **options)
         self._weights = SharedWeights(self, self.handle, self._updates)
         self._options = options
-        self._prefix = ""  # of its names in the state dict that is being loaded
+        self._prefix = ""  # prefix of its names in the state dict that is being loaded
         self.register_load_state_dict_post_hook(_note_loaded)
-        # In place of parameters whose gradients PyTorch is not to have, so that there is a backward at all.
+        # Stands for parameters whose gradients PyTorch does not get; without an input there would be no backward.
         self._anchor = torch.zeros((), device="cpu", requires_grad=True)
         self._drawn = model.step, 0
         self._device = device_of(self.handle.target)
@@ -124,17 +123,17 @@ class Module(Holder):
 
     @not_compiled
     def forward(self, graph: Graph, wanted: Expression | Rows | Sequence[Expression | Rows]) -> Any:
-        """Values as tensors, through which gradients flow to the weights, and to tensors that the graph was given with
-        `graph.rows(tensor, grad=True)`.
+        """Compute values as tensors. Gradients flow through them to the weights, and to the graph's input tensors
+        (`graph.rows(tensor, grad=True)`).
 
         Args:
-            wanted: an expression, or rows, or a list of them.
+            wanted: an expression, rows, or a list of them.
 
         Returns:
-            A tensor, (n, ...) of rows; of a list a tuple of tensors. With target cuda they are on the GPU.
+            A tensor, of shape (n, ...) for rows; a tuple of tensors for a list. With target cuda they are on the GPU.
 
         Raises:
-            GraphError, CapacityError, HandleError: as `Handle.forward`; backward as `Handle.backward`.
+            GraphError, CapacityError, HandleError: as for `Handle.forward`; backward as for `Handle.backward`.
         """
         single = isinstance(wanted, Expression | Rows)
         items: list[Any] = [wanted] if single else as_items(wanted, "net(graph, wanted)")
@@ -144,13 +143,13 @@ class Module(Holder):
 
     @not_compiled
     def loss(self, graph: Graph, loss: Expression) -> Any:
-        """A scalar as a tensor. Its gradients are computed in the same launch, and backward only scales them: quicker
-        than `net(graph, loss)`. Where vpps updates it is the same as that.
+        """Compute a scalar loss as a tensor, with its gradients in the same launch; backward only scales them. That is
+        faster than `net(graph, loss)`. If vpps updates the weights, the two calls are the same.
 
         Raises:
-            GraphError, CapacityError, HandleError: as `Handle.gradients`.
+            GraphError, CapacityError, HandleError: as for `Handle.gradients`.
         """
-        if isinstance(graph, Graph):  # else the handle says so
+        if isinstance(graph, Graph):  # the handle reports other types
             check_loss(graph, loss)
         with self._weights.lock:
             call, inputs = self._call(graph)
@@ -161,7 +160,7 @@ class Module(Holder):
                 value, gradients = self.handle.gradients(graph, loss, sparse=True, **masks)
             except NoGradientError:
                 return self._evaluated(graph, [loss], masks)[0]
-            call.found = [*call.of_parameters(gradients), *call.leaves.gradients(self.handle)]
+            call.found = [*call.of_parameters(gradients), *call.input_tensors.gradients(self.handle)]
             return LossFunction.apply(call, value, *inputs)
 
     def _values(
@@ -177,11 +176,11 @@ class Module(Holder):
         return tuple(ValuesFunction.apply(call, found, *inputs))
 
     def _evaluated(self, graph: Graph, wanted: list[Expression | Rows], masks: dict[str, Any]) -> tuple[Any, ...]:
-        """Without gradients."""
+        """Return values without gradients."""
         return as_outputs(self.handle.forward(graph, wanted, **masks), self._device)
 
     def _call(self, graph: Graph) -> tuple[TensorCall, list[Any]]:
-        """A call, and the tensors that it has gradients for: none where nobody wants any."""
+        """Return a call, and the tensors that need its gradients, if any."""
         self._weights.synchronise()
         if torch.jit.is_tracing() or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
             raise GraphError(
@@ -190,9 +189,9 @@ class Module(Holder):
             )
         advise(self.handle.target, self.handle.vps)
         wants = torch.is_grad_enabled()
-        leaves = Leaves(graph if wants else None)
+        wanted = InputTensors(graph if wants else None)
         parameters: list[Parameter | None] = []
-        inputs = leaves.tensors
+        inputs = wanted.tensors
         if wants and not self._updates:
             trained = self._weights.trained
             parameters, inputs = [s.parameter for s in trained], [*(s.tensor for s in trained), *inputs]
@@ -206,40 +205,40 @@ class Module(Holder):
             parameters, inputs = [None], [self._anchor, *inputs]
         if any(unpack_dual(t).tangent is not None for t in inputs):
             raise GraphError(FORWARD_MODE)
-        call = TensorCall(self.handle, self._weights, leaves, parameters, self.sparse, self._device, inputs=inputs)
+        call = TensorCall(self.handle, self._weights, wanted, parameters, self.sparse, self._device, inputs=inputs)
         return call, inputs
 
     def _masks(self, graph: Graph) -> dict[str, Any]:
-        """Of dropout, for one forward: numbered among those in training since the latest step of vpps, so that each has
-        other masks, and the first one those that `Handle.fb` would have."""
+        """Return options for one forward's dropout masks. Training forwards are numbered since the latest step of vpps;
+        each has new masks, and the first has those of `Handle.fb`."""
         if self._drawn[0] != self.model.step:
             self._drawn = self.model.step, 0
         step, draw = self._drawn
         if self.training and torch._C._current_graph_task_id() != -1 and _has_dropout(graph):
             raise GraphError(
                 "a forward in training within a backward, as in torch.utils.checkpoint, has other masks of dropout "
-                "than the one before: leave the layer out of the checkpoint, or its dropout to PyTorch"
+                "than the first forward: leave the layer out of the checkpoint, or use PyTorch's dropout"
             )
         if self.training:
             self._drawn = step, draw + 1
         return {"train": self.training, "draw": draw}
 
-    # ---- what PyTorch asks of a module
+    # ---- PyTorch's module interface
 
     def get_extra_state(self) -> Any:
-        """What weights are not: steps, moments, averages; a tensor of bytes. Part of `state_dict()`."""
+        """Return steps, moments and averages as a tensor of bytes. `state_dict()` includes it."""
         self._weights.refresh()
         return extra_state(self.model, self._drawn, self._updates)
 
     def set_extra_state(self, state: Any) -> None:
-        """Part of `load_state_dict`. Raises ModelError: it is not of this model and optimizer."""
+        """Restore a result of `get_extra_state`, for `load_state_dict`. Raises ModelError if it does not fit."""
         self._weights.refresh()
         self._drawn = adopt_extra_state(self.model, state, self.handle.optimizer if self._updates else None)
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: list[str], *others: Any
     ) -> None:
-        """Weights alone will do: those of an old layer, or of another library."""
+        """Load the weights. The extra state may be missing, as from an old layer or another library."""
         copies_on_load(metadata)
         self._prefix = prefix
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *others)
@@ -247,11 +246,11 @@ class Module(Holder):
             missing.remove(key)
 
     def extra_repr(self) -> str:
-        """Part of `repr(net)`."""
+        """Return this module's part of `repr(net)`."""
         return f"{self.model!r}, {self.handle!r}"
 
     def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> Module:
-        """`to`, `half`, `cuda` and the like: weights stay where they are, in float32."""
+        """Implement `to`, `half`, `cuda` and the like. Weights stay on the host in float32; other modules follow."""
         probe = fn(torch.zeros(1, dtype=torch.float32, device="cpu"))
         if probe.dtype != torch.float32:
             raise ModelError(
@@ -268,22 +267,22 @@ class Module(Holder):
                 f"vpps.torch.Module: the handle computes on target {self.handle.target!r}, not on {probe.device}: make "
                 "it with Module(model, target=...); its weights stay on the host, and inputs may be anywhere"
             )
-        rest = torch.nn.Module()  # what is not the model's
+        rest = torch.nn.Module()  # buffers, modules and parameters outside the model
         rest._buffers = self._buffers
         rest._modules, rest._parameters = self._others()
         dict.update(self._parameters, rest._apply(fn)._parameters)
         return self
 
     def _others(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Modules and parameters that are not the model's: those of a subclass, or added to this one."""
+        """Return modules and parameters that do not belong to the model but to a subclass, or were added later."""
         own = {p.name.split("/")[0] for p in self.model}
         modules = {name: module for name, module in self._modules.items() if name not in own}
         return modules, {name: p for name, p in self._parameters.items() if name not in own}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Module:
-        """A Module of a model of its own, with the same weights, steps and moments.
+        """Return a Module with its own copy of the model: the same weights, steps and moments.
 
-        Cells and layers that are copied in the same call, as parts of one network, use the parameters of the copy.
+        Cells and layers copied in the same call, as parts of one network, use the parameters of the copy.
         """
         self._weights.refresh()
         model = memo[id(self.model)] = copied_model(self.model)
@@ -303,8 +302,8 @@ class Module(Holder):
 
     def __copy__(self) -> NoReturn:
         raise ModelError(
-            "a vpps.torch.Module cannot be copied or pickled: its handle has threads and memory of its own; "
-            "copy.deepcopy(net) has a model of its own, and torch.save(net.state_dict(), path) brings it elsewhere"
+            "a vpps.torch.Module cannot be copied or pickled, because its handle has its own threads and memory; use "
+            "copy.deepcopy(net), which also copies the model, or torch.save(net.state_dict(), path)"
         )
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
@@ -314,17 +313,17 @@ class Module(Holder):
 _OWN = frozenset(
     "_modules _parameters _load_state_dict_post_hooks _options _weights _anchor _device model handle".split()
 )
-"""Attributes that a copy makes itself."""
+"""Attributes that the constructor of a copy sets."""
 
 
 def _has_dropout(graph: Graph) -> bool:
-    cells = graph.blocks if isinstance(graph, Graph) else ()  # of something else the handle says so
+    cells = graph.blocks if isinstance(graph, Graph) else ()  # the handle reports other types
     return any(node.op.form is Form.DROPOUT for cell in cells for node in cell.nodes)
 
 
 def _note_loaded(net: Module, keys: Any) -> None:
-    """Note weights that were loaded. PyTorch takes the part of a name before a dot for a module: it looks in the wrong
-    place for parameters with a dot in their names, after having loaded them."""
+    """Notice loaded weights. Remove false "unexpected" keys: PyTorch reports names with a dot, because it takes the
+    part before the dot for a module."""
     own = {net._prefix + in_torch(p.name) for p in net.model}
     keys.unexpected_keys[:] = [key for key in keys.unexpected_keys if key not in own]
     net._weights.synchronise(reading=True)

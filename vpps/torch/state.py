@@ -1,5 +1,5 @@
-"""What the state dict of a module holds beside weights: a file of `torch.save` as a tensor of bytes, which may be
-cloned, moved and written as safetensors like the others."""
+"""Extra state of a module in its state dict: a `torch.save` file as a tensor of bytes. Like other tensors, it can be
+cloned, moved and written as safetensors."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from vpps.model.optim import OPTIMIZERS, Optimizer, OptimizerState
 from vpps.model.state import Averages
 
 _SQUARES = ("v",)
-"""Moments that are means or sums of squares."""
+"""Names of the moments that are means or sums of squares."""
 
 _DAMAGED = (
     ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
-"""Errors of files that are damaged or hostile."""
+"""Errors from damaged or hostile files."""
 
 
 def extra_state(model: Model, drawn: tuple[int, int], updates: bool) -> Any:
-    """What the next forward's masks of dropout follow from; moments and averages, where vpps updates.
+    """Return the numbers that determine the next forward's dropout masks; if vpps updates, also moments and averages.
 
     Args:
-        model: with its newest weights.
-        drawn: a step, and how many training forwards there were since.
+        model: model with its newest weights.
+        drawn: a step, and the number of training forwards since then.
     """
     extra: dict[str, Any] = {"step": model.step, "drawn": drawn}
     state, averages = model.optimizer_state, model.averages
@@ -49,10 +49,10 @@ def extra_state(model: Model, drawn: tuple[int, int], updates: bool) -> Any:
 
 
 def copied_model(model: Model) -> Model:
-    """A model of the same parameters, weights and training state, which shares nothing with it.
+    """Return an independent copy of a model, with its parameters, weights and training state.
 
     Args:
-        model: with its newest weights.
+        model: model with its newest weights.
     """
     copied = Model(seed=model.seed)
     for p in model:
@@ -65,13 +65,13 @@ def copied_model(model: Model) -> Model:
 
 
 def adopt_extra_state(model: Model, given: Any, rule: Optimizer | None) -> tuple[int, int]:
-    """The reverse: training goes on from there. Returns `drawn`.
+    """Restore a result of `extra_state`, so that training continues from it. Returns `drawn`.
 
     Args:
-        rule: by which vpps updates; None: PyTorch does.
+        rule: vpps optimizer that updates the weights; None if PyTorch updates them.
 
     Raises:
-        ModelError: it is not of this model, or moments are of another optimizer.
+        ModelError: the state is not of this model, or its moments are of another optimizer.
     """
     updates = rule is not None
     try:
@@ -80,12 +80,12 @@ def adopt_extra_state(model: Model, given: Any, rule: Optimizer | None) -> tuple
         drawn, state, averages = (_count(of), _count(draws)), None, None
         if updates and "optimizer" in extra:
             kept = extra["optimizer"]
-            if "since" in kept:  # of an older version: of all parameters alike
+            if "since" in kept:  # an older version, with one count for all parameters
                 counts = {p.name: step - _count(kept["since"]) for p in model}
             else:
                 counts = {str(name): n for name, n in kept["counts"].items()}
             if any(_count(n) > step for n in counts.values()):
-                raise ValueError(f"more steps of a parameter than {step}")
+                raise ValueError(f"a parameter has more steps than the model's {step}")
             state = OptimizerState(str(kept["name"]), {}, counts)
             for moment, arrays in kept["moments"].items():
                 state.moments[str(moment)] = found = _arrays(model, arrays)
@@ -105,7 +105,7 @@ def adopt_extra_state(model: Model, given: Any, rule: Optimizer | None) -> tuple
     if rule is not None and state is not None and state.optimizer != rule.name:
         raise ModelError(
             f"load_state_dict: moments are of {state.optimizer!r}, and this Module updates by {rule.name!r}: make it "
-            "with that optimizer, or leave '_extra_state' out of the state dict, to begin with new moments"
+            "with that optimizer, or remove '_extra_state' from the state dict to start with new moments"
         )
     model.pull_weights()
     model.step = step
@@ -120,27 +120,27 @@ def _tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 
 def _count(value: Any) -> int:
-    """An int from 0 on, of 64 bits. Raises ValueError."""
+    """Return a 64-bit int >= 0. Raises ValueError."""
     if type(value) is not int or not 0 <= value < 2**63:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a valid count")
     return value
 
 
 def _arrays(model: Model, tensors: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
-    """Copies of what is kept by parameter; what the model no longer has is left out. Raises ValueError."""
+    """Return arrays by parameter, without parameters that the model no longer has. Raises ValueError."""
     found = {}
     for name, tensor in tensors.items():
         if name in model:
             if tuple(tensor.shape) != model[name].shape:
                 raise ValueError(f"{name!r} has shape {tuple(tensor.shape)}, not {model[name].shape}")
             if tensor.dtype != torch.float32 or not torch.isfinite(tensor).all():
-                raise ValueError(f"{name!r} is not of finite float32")
+                raise ValueError(f"{name!r} is not a finite float32 array")
             found[name] = tensor.numpy().copy()
     return found
 
 
 def _rows_current(averages: Averages, model: Model, tensors: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
-    """The number of updates that each row's average includes, of all tables that are averaged. Raises ValueError."""
+    """Return the number of updates in each row's average, for all averaged tables. Raises ValueError."""
     found = {}
     for name in averages.values:
         if not isinstance(model[name], Lookup):

@@ -1,4 +1,4 @@
-"""Parameters of a model as tensors of PyTorch over the same memory, and who has changed them since."""
+"""Model parameters as PyTorch tensors in shared memory, and detection of changes on either side."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from vpps.session.handle import Handle
 from vpps.values import Float32
 
 _owners: weakref.WeakValueDictionary[int, SharedWeights] = weakref.WeakValueDictionary()
-"""Whose a tensor is, by its id: an attribute of it would be pickled with it."""
+"""Owners of tensors by the tensors' ids. An attribute of the tensor would be pickled with it."""
 
 SAMPLE = 100
-"""Weights of a tensor that are compared at least, where it has as many, to find changes that nobody counts."""
+"""Minimum number of weights per tensor, if it has as many, that are compared to find changes without a new version."""
 
 
 class LiveParameters(dict[str, Any]):
-    """The `_parameters` of a torch.nn.Module: whoever reads them finds the newest weights.
+    """The `_parameters` of a torch.nn.Module. Reading them first fetches the newest weights.
 
-    `parameters()`, `state_dict()` and attributes of this module, and of those around it, all read from here.
+    `parameters()`, `state_dict()` and the attributes of this module and of enclosing modules read from here.
     """
 
     def __init__(self, weights: SharedWeights) -> None:
         super().__init__()
-        self._weights = weakref.ref(weights)  # which has these: modules shall go with their last reference
+        self._weights = weakref.ref(weights)  # weak, to avoid a cycle that would keep modules alive
 
     def _refresh(self) -> None:
         if (weights := self._weights()) is not None:
@@ -51,7 +51,7 @@ class LiveParameters(dict[str, Any]):
 
 
 def copies_on_load(local_metadata: Any) -> None:
-    """Have `load_state_dict(assign=True)` copy: the weights stay in the model's memory."""
+    """Make `load_state_dict(assign=True)` copy, because the weights must stay in the model's memory."""
     if isinstance(local_metadata, dict):
         local_metadata["assign_to_params_buffers"] = False
 
@@ -60,7 +60,7 @@ _INTERNAL = frozenset("_anchor _device _drawn _options _prefix _weights handle m
 
 
 class Holder(torch.nn.Module):
-    """A module whose own attributes and parameters may have the same names."""
+    """A module whose internal attributes and parameters may have the same names."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _INTERNAL:
@@ -70,7 +70,7 @@ class Holder(torch.nn.Module):
 
 
 class Scope(Holder):
-    """Parameters of a model under a common prefix, and the scopes therein."""
+    """Submodule with a model's parameters under a common prefix, and its nested scopes."""
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *others: Any) -> None:
         copies_on_load(local_metadata)
@@ -83,16 +83,17 @@ class Scope(Holder):
 
 @dataclass(slots=True)
 class SharedWeight:
-    """A parameter and its tensor, and both as they were when last looked at.
+    """A parameter and its tensor, with the state of both at the last check.
 
     Attributes:
-        array: the model's weights, whose memory the tensor shares.
-        place: where the module has the tensor, under the name `key`.
-        scopes: where modules have the one that has `place`, and those around it: a dict, a name and the module each.
-        version: of the tensor, which every operator that writes to it counts up.
-        packed: the version of the parameter.
-        trainable: what both said.
-        sample: bits of some of the weights: of what is written through `tensor.data`, or NumPy, nobody counts versions.
+        array: the model's weights; the tensor shares their memory.
+        place: the module's dict that holds the tensor under the name `key`.
+        scopes: path to the module of `place`: for each enclosing scope its parent's dict, its name and its module.
+        version: version of the tensor. Every operator that writes to the tensor increments it.
+        packed: version of the parameter.
+        trainable: common value of `trainable` and `requires_grad`.
+        address: address of the tensor's memory.
+        sample: bits of some weights, because writes through `tensor.data` or NumPy do not change the version.
     """
 
     parameter: Parameter
@@ -111,24 +112,24 @@ class SharedWeight:
         self.sample = self.sampled()
 
     def sampled(self) -> bytes:
-        """Bits of SAMPLE of the weights or more, evenly spread: whoever exchanges weights exchanges most of them."""
+        """Return bits of SAMPLE or more evenly spaced weights. Code that replaces weights replaces most of them."""
         flat = self.array.reshape(-1)
         return flat[:: max(1, len(flat) // SAMPLE)].tobytes()
 
     def check_place(self) -> None:
-        """Raise ModelError where the module has another tensor."""
+        """Raise ModelError if the module holds another tensor."""
         if self.place.get(self.key) is not self.tensor or any(of.get(name) is not at for of, name, at in self.scopes):
             raise ModelError(
                 f"{self.parameter!r}: another tensor or module has been put in place of its weights (functional_call, "
-                "parametrize, weight_norm, a tie or an assignment); copy values in, tensor.copy_(values), and write "
-                "what is computed of weights, and ties, in the cells"
+                "parametrize, weight_norm, a tie or an assignment); copy values with tensor.copy_(values), and write "
+                "computations on weights, and ties, in the cells"
             )
 
     def has_changed(self, newer: bool) -> bool:
-        """Whether PyTorch has written to the tensor since.
+        """Return True if PyTorch has written to the tensor since the last check.
 
         Args:
-            newer: the handle has other weights, which may be on their way here.
+            newer: True if the handle has newer weights, which may be in transfer to the tensor.
         """
         tensor = self.tensor
         if tensor.data_ptr() != self.address:
@@ -139,7 +140,7 @@ class SharedWeight:
         return not newer and self.packed == self.parameter.version and self.sample != self.sampled()
 
     def _adopt(self, data: Any) -> None:
-        """Take over the values of an array that was put in place of the weights, `tensor.data = ...`."""
+        """Copy the values of an array that the user assigned by `tensor.data = ...`, and restore the shared memory."""
         expected = torch.from_numpy(self.array)
         if data.dtype != expected.dtype or data.shape != expected.shape or data.device != expected.device:
             raise ModelError(
@@ -150,7 +151,7 @@ class SharedWeight:
         self.tensor.data = expected
 
     def settle_trainable(self) -> None:
-        """`requires_grad` and `trainable` are one thing: whichever has changed decides."""
+        """Make `requires_grad` and `trainable` equal. The one that has changed decides."""
         wanted, trainable = self.tensor.requires_grad, self.parameter.trainable
         if wanted != self.trainable:
             self.parameter.trainable = trainable = wanted
@@ -160,37 +161,37 @@ class SharedWeight:
 
 
 class SharedWeights:
-    """All parameters of a model as tensors, registered with a module and submodules, one for each scope.
+    """All parameters of a model as tensors, registered with a module and with one submodule per scope.
 
     Args:
-        module: whose parameters they become.
+        module: module that gets the parameters.
         handle: the training handle.
-        updates: whether it updates the weights; else PyTorch does.
+        updates: True if the handle updates the weights, False if PyTorch does.
     """
 
     def __init__(self, module: torch.nn.Module, handle: Handle, updates: bool) -> None:
-        self.lock = threading.RLock()  # held from a launch until its results were taken
-        self.trained: list[SharedWeight] = []  # of trainable parameters
+        self.lock = threading.RLock()  # held from a launch until its results are read
+        self.trained: list[SharedWeight] = []  # trainable parameters
         self._module = weakref.ref(module)
         self._model: Model = handle.model
         self._handle = handle
         self._updates = updates
         self._shared: dict[Parameter, SharedWeight] = {}
         self._layout = -1
-        self._refreshing = False  # somebody reads the tensors, perhaps to put others in their places for a while
+        self._refreshing = False  # True while the tensors are read, perhaps to replace them temporarily
         module._parameters = LiveParameters(self)
         sharers = [sharer for sharer in self._model.sharers if sharer() is not None]
         self._model.sharers = [*sharers, weakref.WeakMethod(self.notice)]
         self.synchronise()
 
     def synchronise(self, reading: bool = False) -> None:
-        """Note what has changed since the last call, on either side, so that only that is packed for the kernel again.
+        """Find the changes on either side since the last call, so that only changed weights are packed again.
 
         Args:
-            reading: somebody reads the tensors, perhaps to put others in their places for a while.
+            reading: True if the caller reads the tensors, perhaps to replace them temporarily.
 
         Raises:
-            HandleError: PyTorch has changed weights of which newer ones are with the handle.
+            HandleError: PyTorch has changed weights, but the handle has newer ones.
             ModelError: a tensor was replaced.
         """
         self._notice(check=not reading)
@@ -204,12 +205,12 @@ class SharedWeights:
             self._layout = self._model.layout_version
 
     def notice(self) -> None:
-        """Count what PyTorch has changed: the model is about to be launched or read by somebody else.
+        """Count PyTorch's changes, before another object launches or reads the model.
 
-        It takes no lock and sets nothing but versions, because the caller may hold the lock of a handle.
+        It takes no lock and sets only versions, because the caller may hold the lock of a handle.
 
         Raises:
-            HandleError, ModelError: as `synchronise`.
+            HandleError, ModelError: as for `synchronise`.
         """
         self._notice(check=not self._refreshing)
 
@@ -223,7 +224,7 @@ class SharedWeights:
                 if self._updates and (p.version != shared.packed or newer):
                     raise HandleError(
                         f"{p!r}: PyTorch has changed its weights, but vpps has updated them meanwhile; read them first "
-                        "(net.parameters(), net.state_dict()), or leave them out of PyTorch's optimizer"
+                        "(net.parameters(), net.state_dict()), or remove them from PyTorch's optimizer"
                     )
                 p.version += 1
                 shared.version = shared.tensor._version
@@ -232,7 +233,7 @@ class SharedWeights:
                 shared.packed, shared.sample = p.version, shared.sampled()
 
     def refuse_hooks(self) -> None:
-        """Raise HandleError where a hook waits for a gradient that only vpps sees."""
+        """Raise HandleError if a hook waits for a gradient that only vpps sees."""
         for shared in self.trained:
             if shared.tensor._backward_hooks or shared.tensor._post_accumulate_grad_hooks:
                 raise HandleError(
@@ -241,7 +242,7 @@ class SharedWeights:
                 )
 
     def refresh(self) -> None:
-        """Bring the tensors up to the handle, where that has newer weights."""
+        """Update the tensors if the handle has newer weights."""
         with self.lock:
             self.synchronise(reading=True)
             if not (self._updates and self._handle.is_newer):
@@ -253,12 +254,12 @@ class SharedWeights:
                 self._refreshing = False
             for shared in self._shared.values():
                 if shared.packed != shared.parameter.version:
-                    torch.autograd.graph.increment_version(shared.tensor)  # for whatever PyTorch has computed with them
+                    torch.autograd.graph.increment_version(shared.tensor)  # invalidates PyTorch's saved results
                     shared.version, shared.packed = shared.tensor._version, shared.parameter.version
                     shared.sample = shared.sampled()
 
     def adopt_copy(self, name: str, memo: dict[int, Any], of: SharedWeights) -> None:
-        """Have the copy that `copy.deepcopy` made of another's tensor: a layer tied to it may have come first."""
+        """Adopt the copy that `copy.deepcopy` has made of another module's tensor, if a tied layer was copied first."""
         shared = self._shared[self._model[name]]
         copied = memo.setdefault(id(of._shared[of._model[name]].tensor), shared.tensor)
         if copied is not shared.tensor:
@@ -279,7 +280,7 @@ class SharedWeights:
         assert module is not None
         *scopes, name = p.name.split("/")
         if p.name == "_extra_state":
-            raise ModelError(f"{p!r}: state dicts of a Module have its steps under this name; rename the parameter")
+            raise ModelError(f"{p!r}: a Module's state dict uses this name for its steps; rename the parameter")
         way = []
         for scope in scopes:
             around = module._modules
@@ -288,25 +289,25 @@ class SharedWeights:
             module = around[scope]
             way.append((around, scope, module))
         place = module._parameters
-        # As `register_parameter`, which takes no name that is an attribute, such as "loss", and none with a dot.
+        # Like `register_parameter`, which rejects names of attributes, such as "loss", and names with a dot.
         dict.__setitem__(place, name, tensor)
         seen = tensor._version, p.version, p.trainable, tensor.data_ptr()
         return SharedWeight(p, tensor, p.host, place, way, name, *seen)
 
 
 def in_torch(name: str) -> str:
-    """A parameter's name in state dicts."""
+    """Return a parameter's name in state dicts."""
     return name.replace("/", ".")
 
 
 def _note_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    """Note at once what an optimizer has changed, for handles that know no tensors: a forward-only one beside, say."""
+    """Count an optimizer's changes at once, for handles that know no tensors, such as forward-only handles."""
     whose: set[SharedWeights] = set()
     for group in optimizer.param_groups:
         for p in group["params"]:
             if (weights := _owners.get(id(p))) is not None:
                 whose.add(weights)
-                if p.grad is not None:  # fused operators, p.data and exchanges between ranks count up no versions
+                if p.grad is not None:  # fused operators, p.data and exchanges between ranks do not change versions
                     torch.autograd.graph.increment_version(p)
     for weights in whose:
         weights.synchronise(reading=True)

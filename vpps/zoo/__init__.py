@@ -1,10 +1,9 @@
-"""Whole models, written as a user would write them: a file per family, `classifier.py` that they share, `task.py`, and
-`tasks/` of `vpps-train`.
+"""Complete models, written as a user would write them. Each family has a file, and all share `classifier.py`.
 
-A `Task` is all that the command line, the tests and the benches know of a network: settings (which become options),
-data, `loss`, `outputs`, `scores`. `bench/peers/torch_zoo/` and `dynet_zoo/` have the same networks in PyTorch and DyNet
-under the same names of parameters; `tests/zoo/` compares losses and gradients with PyTorch's, `bench/learning.py` what
-is learned, `bench/workloads.py` speed and memory.
+A `Task` (`task.py`) is the interface of a network to the command line, tests and benches: settings (which become
+options), data, `loss`, `outputs` and `scores`. `tasks/` defines the tasks of `vpps-train`. `bench/peers/torch_zoo/` and
+`dynet_zoo/` have the same networks in PyTorch and DyNet with equal parameter names. `tests/zoo/` compares losses and
+gradients with PyTorch, `bench/learning.py` the scores after training, `bench/workloads.py` speed and memory.
 """
 
 from vpps.zoo.encoder_decoder import EncoderDecoder

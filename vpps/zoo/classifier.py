@@ -1,4 +1,4 @@
-"""What networks that classify have in common: a state for all that gets a class, the loss summed over these."""
+"""Base classes of classifiers: a network computes states, which are classified; the loss is summed over them."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from vpps.record.cell import Cell
 
 
 class Classifier(ABC):
-    """Classifies vertices, or graphs, by their state; a network says what that is.
+    """Classifies vertices or graphs by their state. Subclasses compute the states.
 
     Attributes:
-        output: from a state to the unnormalised log-probabilities of the classes.
+        output: layer from a state to the unnormalised log-probabilities of the classes.
     """
 
     output: Linear | MLP
 
     @abstractmethod
     def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The hidden state of every vertex, or of those that the network says; (hidden,) each."""
+        """Return the hidden states, (hidden,) each, of all vertices or of those that the network selects."""
 
     def classified(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The state of everything that gets a class: nodes, words or whole graphs."""
+        """Return the state of every classified item: a node, a word or a whole graph."""
         return self.states(graph, batch)
 
     def labels(self, batch: GraphBatch) -> NDArray[np.int32]:
-        """The right class of each, in the order of `classified`."""
+        """Return the correct classes, in the order of `classified`."""
         return batch["label"]
 
     @vpps.cell
     def node_loss(self, h: vpps.Expression, label: int) -> vpps.Expression:
-        """The cross entropy of one of them; a scalar."""
+        """Return the cross entropy of one classified item, a scalar."""
         return vpps.cross_entropy(self.output(h), label)
 
     def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The unnormalised log-probabilities of the classes, (n_classes,) for each of `classified`."""
+        """Return the unnormalised log-probabilities of the classes, (n_classes,) for each row of `classified`."""
         return self.output(self.classified(graph, batch))
 
     def losses(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The cross entropy of each of `classified`, a scalar; of next words, the logarithm of the perplexity."""
+        """Return the cross entropy of each row of `classified`, a scalar."""
         return self.node_loss(self.classified(graph, batch), self.labels(batch))
 
     def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        """The cross entropy summed over all; a scalar."""
+        """Return the cross entropy summed over all rows of `classified`, a scalar."""
         return vpps.sum(self.losses(graph, batch))
 
 
@@ -59,7 +59,7 @@ class TreeClassifier(Classifier):
     """Classifies all nodes of trees, or their roots.
 
     Attributes:
-        arity: the most children that a node may have; None where children are lists of any length.
+        arity: maximum number of children of a node; None if children are lists of any length.
         leaf, inner: vertex functions whose first result is the state.
     """
 
@@ -69,17 +69,17 @@ class TreeClassifier(Classifier):
 
     @property
     def cells(self) -> Sequence[Cell[Any]]:
-        """A vertex function per kind of node, in the order of the set's kinds."""
+        """Vertex functions, one per kind of node, in the order of the set's kinds."""
         return self.leaf, self.inner
 
     def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The state of every node.
+        """Return the state of every node.
 
         Args:
-            batch: of a set that `vpps.data.read_treebank` made: kinds leaf and inner, columns word and label.
+            batch: a batch of a set from `vpps.data.read_treebank`: kinds leaf and inner, columns word and label.
 
         Raises:
-            DataError: the set keeps children in another form than the network takes.
+            DataError: the set stores children in a form that the network does not accept.
         """
         room = None if isinstance(batch.children, tuple) else batch.children.shape[1]
         if room != self.arity:
@@ -92,12 +92,12 @@ class TreeClassifier(Classifier):
         return _up(graph, self.cells, batch)
 
     def logits(self, graph: vpps.Graph, batch: GraphBatch, root_only: bool = False) -> vpps.Rows:
-        """The unnormalised log-probabilities of the classes at every node, or at every root."""
+        """Return the unnormalised log-probabilities of the classes at every node, or at every root."""
         h = self.states(graph, batch)
         return self.output(h[batch.roots] if root_only else h)
 
     def loss(self, graph: vpps.Graph, batch: GraphBatch, root_only: bool = False) -> vpps.Expression:
-        """The cross entropy summed over all nodes, or over the roots; a scalar."""
+        """Return the cross entropy summed over all nodes, or over the roots; a scalar."""
         h, labels = self.states(graph, batch), batch["label"]
         if root_only:
             h, labels = h[batch.roots], labels[batch.roots]
@@ -108,8 +108,8 @@ class RootClassifier(Classifier):
     """Classifies whole graphs by the state at their roots.
 
     Attributes:
-        words: the embedding table.
-        inner: a vertex function whose first result is the state.
+        words: embedding table.
+        inner: vertex function whose first result is the state.
     """
 
     words: vpps.Lookup
@@ -117,21 +117,21 @@ class RootClassifier(Classifier):
 
     @vpps.cell
     def leaf(self, word: int) -> Any:
-        """The embedding of a word, or another state."""
+        """Return the state of a word: its embedding, unless a subclass defines another state."""
         return vpps.lookup(self.words, word)
 
     def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The state of every root.
+        """Return the state of every root.
 
         Args:
-            batch: kinds leaf and inner, column word, and column label of graphs: a set that
-                `vpps.data.pyramids_of_trees` or `vpps.data.tournaments` made.
+            batch: a batch of a set from `vpps.data.pyramids_of_trees` or `vpps.data.tournaments`, with kinds leaf and
+                inner, column word of vertices and column label of graphs.
         """
         return _up(graph, [self.leaf, self.inner], batch)[batch.roots]
 
 
 def _up(graph: vpps.Graph, cells: Sequence[Cell[Any]], batch: GraphBatch) -> vpps.Rows:
-    """The first result of every vertex, from words at the leaves."""
+    """Return the first result of every vertex, computed bottom-up from words at the leaves."""
     states: Any = graph.map(cells, **batch.structure, inputs={"word": batch["word"]}, distinct=True)
     first: vpps.Rows = states[0] if isinstance(states, tuple) else states
     return first

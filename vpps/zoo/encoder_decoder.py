@@ -1,5 +1,5 @@
-"""Translation by an LSTM that reads a sentence and another that writes its translation (Sutskever et al. 2014), with
-attention as an option (Luong, Pham & Manning 2015)."""
+"""Translation by an LSTM encoder and an LSTM decoder (Sutskever et al. 2014), optionally with attention (Luong, Pham &
+Manning 2015)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from vpps.zoo.classifier import Classifier
 
 
 class EncoderDecoder(Classifier):
-    """One layer of LSTM along the source, another along the target that begins with the former's last state.
+    """One LSTM layer encodes the source; another starts from its last state and decodes the target.
 
-    A pair of sentences is one chain of two kinds of vertices. With attention, each of the decoder's states h looks at
-    all states m of the encoder (section 3.1 of Luong et al., score `dot`; what was attended to is not fed back):
+    A pair of sentences is one chain of two kinds of vertices. With attention, each decoder state h attends to all
+    encoder states m (section 3.1 of Luong et al., score `dot`, without input feeding):
 
         a = softmax_k(h · m_k)        h~ = tanh(W [Σ_k a_k m_k; h])
 
@@ -29,7 +29,7 @@ class EncoderDecoder(Classifier):
         model: the parameters go here: "source_words", "target_words", "encoder/...", "decoder/...", "attention/W",
             "output/...".
         n_source, n_target: `len(vocabulary)` of both languages.
-        boundary: number of the target word that stands before the first word and after the last.
+        boundary: index of the target word that marks both the start and the end of a sentence.
         embedding: length of a word vector.
         hidden: length of a state.
     """
@@ -55,41 +55,41 @@ class EncoderDecoder(Classifier):
 
     @vpps.cell
     def begin(self, source: int) -> State:
-        """(h, c) of the source word that is read first."""
+        """Return (h, c) of the first source word that is read."""
         return self.encoder.begin(vpps.lookup(self.source_words, source))
 
     @vpps.cell
     def encode(self, source: int, h: vpps.Expression, c: vpps.Expression) -> State:
-        """(h, c) of any other source word."""
+        """Return (h, c) of any later source word."""
         return self.encoder.step(vpps.lookup(self.source_words, source), h, c)
 
     @vpps.cell
     def decode(self, target: int, h: vpps.Expression, c: vpps.Expression) -> State:
-        """(h, c) of a target word."""
+        """Return (h, c) of a target word."""
         return self.decoder.step(vpps.lookup(self.target_words, target), h, c)
 
     @vpps.cell
     def look(self, h: vpps.Expression, memory: list[vpps.Expression]) -> vpps.Expression:
-        """h~ of a target word, from its state and all those of the source."""
+        """Return h~ of a target word, from its state and all states of the source."""
         assert self.attention is not None
         return vpps.tanh(self.attention(vpps.concat([attend(h, memory, memory, score=vpps.dot), h])))
 
     @staticmethod
     def target_vertices(batch: GraphBatch) -> NDArray[np.int64]:
-        """Which vertices of a batch are target words.
+        """Return the vertices of a batch that are target words.
 
         Raises:
-            DataError: the batch is not of a set that `vpps.data.chain_pairs` made.
+            DataError: the batch does not come from a set of `vpps.data.chain_pairs`.
         """
         if batch.kind is None or (batch.kind > 1).any():
             raise DataError("expected a batch of pairs of sentences, from a set that vpps.data.chain_pairs made")
         return np.flatnonzero(batch.kind)
 
     def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """What the words that follow are predicted from: h, with attention h~, of every target word.
+        """Return h (with attention h~) of every target word; the next word is predicted from it.
 
         Args:
-            batch: of a set that `vpps.data.chain_pairs` made.
+            batch: a batch of a set from `vpps.data.chain_pairs`.
         """
         children, of_target = np.asarray(batch.children), self.target_vertices(batch)
         kind = (children[:, 0] >= 0).astype(np.int8)
@@ -113,31 +113,31 @@ class EncoderDecoder(Classifier):
         lengths: NDArray[np.int64],
         sentence: NDArray[np.int64],
     ) -> vpps.Rows:
-        """h~ of every h, which looks at rows `starts[k]` to `starts[k] + lengths[k]` of `memory`, k its sentence."""
+        """Return h~ of every h. An h of sentence k attends to `memory[starts[k] : starts[k] + lengths[k]]`."""
         ends = running_sum(lengths[sentence])
         seen = ragged(starts[sentence], lengths[sentence], ends)
         h_: vpps.Rows = graph.map(self.look, inputs={"h": h, "memory": (ends, memory[seen])})
         return h_
 
     def labels(self, batch: GraphBatch) -> NDArray[np.int32]:
-        """The word, or the end, that follows every target word."""
+        """Return the word, or the end mark, that follows each target word."""
         return batch["next"][self.target_vertices(batch)]
 
     def translate(self, handle: vpps.Handle, batch: GraphBatch, max_length: int = 100) -> list[NDArray[np.int32]]:
-        """Translations of the sources of a batch, each word the most probable one after those before it.
+        """Translate the sources of a batch greedily, with the most probable next word at every step.
 
-        All sentences get their next words at once, until they have ended. A step is a small graph of its own, which
-        takes up the states of the step before: a graph that grew by a word would keep the scores of all words so far.
+        All unfinished sentences get their next word at once. Each step is a separate small graph that starts from the
+        previous step's states, because one growing graph would keep the scores of all earlier words.
 
         Args:
-            batch: of `vpps.data.chain_pairs`; target words are not looked at, and need not be there.
-            max_length: a translation that has not ended by then ends there, in words.
+            batch: a batch of `vpps.data.chain_pairs`; its target words are ignored and may be absent.
+            max_length: maximum number of words in a translation.
 
         Returns:
-            For each sentence numbers of words, without the boundary.
+            Word indices of each sentence, without the boundary.
         """
         of_source = np.setdiff1d(np.arange(batch.n_vertices), self.target_vertices(batch))
-        place = np.full(batch.n_vertices + 1, -1)  # the last one is that of no child
+        place = np.full(batch.n_vertices + 1, -1)  # the last entry stands for "no child"
         place[of_source] = np.arange(len(of_source))
         before = place[np.asarray(batch.children)[of_source]]
         graph = vpps.Graph()
@@ -147,13 +147,13 @@ class EncoderDecoder(Classifier):
             children=before,
             inputs={"source": batch["source"][of_source]},
         )
-        ends = np.setdiff1d(np.arange(len(of_source)), before)  # the states that the decoder begins with
+        ends = np.setdiff1d(np.arange(len(of_source)), before)  # last source words: the decoder's initial states
         memory, h, c = handle.forward(graph, [states[0], states[0][ends], states[1][ends]])
 
         lengths = np.bincount(batch.graph_of_vertex[of_source], minlength=len(batch))
         starts = running_sum(lengths)[:-1]
         translations: list[list[int]] = [[] for _ in range(len(batch))]
-        running = np.arange(len(batch))  # the sentences that have not ended
+        running = np.arange(len(batch))  # unfinished sentences
         words = np.full(len(batch), self.boundary)
         for _ in range(max_length):
             graph = vpps.Graph()

@@ -1,4 +1,4 @@
-"""A word-level language model: an LSTM that predicts each next word of a text (Zaremba, Sutskever & Vinyals 2014)."""
+"""Word-level language model: an LSTM that predicts each next word of a text (Zaremba, Sutskever & Vinyals 2014)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from vpps.zoo.classifier import Classifier
 
 
 class LSTMLanguageModel(Classifier):
-    """Word embeddings, one layer of LSTM along the text, a linear layer to the words of the vocabulary.
+    """Word embeddings, one LSTM layer along the text, and a linear layer to the words of the vocabulary.
 
-    On windows of one length it is Cavs's Fixed-LSTM, on sentences its Var-LSTM (Xu et al. 2018, section 5): the model
-    is the same, the graphs differ. The state is zero at the beginning of each.
+    On windows of one length this is Cavs's Fixed-LSTM, on sentences its Var-LSTM (Xu et al. 2018, section 5). Only the
+    graphs differ. The state is zero at the start of each graph.
 
     Args:
         model: the parameters go here: "words", "lstm/...", "output/...".
@@ -32,25 +32,25 @@ class LSTMLanguageModel(Classifier):
 
     @vpps.cell
     def begin(self, word: int) -> State:
-        """(h, c) of the first word."""
+        """Return (h, c) of the first word."""
         return self.lstm.begin(vpps.lookup(self.words, word))
 
     @vpps.cell
     def step(self, word: int, h: vpps.Expression, c: vpps.Expression) -> State:
-        """(h, c) of any other, from those of the word before."""
+        """Return (h, c) of any later word, from (h, c) of the previous word."""
         return self.lstm.step(vpps.lookup(self.words, word), h, c)
 
     def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The state h after every word.
+        """Return the state h after every word.
 
         Args:
-            batch: of a set that `vpps.data.read_text` or `read_stream` made: columns word and next.
+            batch: a batch of a set from `vpps.data.read_text` or `read_stream`: columns word and next.
 
         Raises:
-            DataError: the graphs are no chains.
+            DataError: the graphs are not chains.
         """
         return map_chains(graph, batch, self.begin, self.step, word=batch["word"])
 
     def labels(self, batch: GraphBatch) -> NDArray[np.int32]:
-        """The word that follows each. The exponential of the mean of all `losses` is the perplexity."""
+        """Return each word's next word. The perplexity is the exponential of the mean of all `losses`."""
         return batch["next"]

@@ -1,4 +1,4 @@
-"""Tags of characters in Chinese by networks over characters and the words among them."""
+"""Taggers of Chinese characters: recurrent networks over lattices of characters and words."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from vpps.record.cell import Cell
 from vpps.zoo.classifier import Classifier
 
 CHARACTER, WORD, JOINED = range(3)
-"""Kinds of vertices: of characters those where no word ends, words, and characters where words end."""
+"""Kinds of vertices: characters where no word ends, words, and characters where words end."""
 
 
 class LatticeTagger(Classifier):
-    """A tag for every character; a network says which parameters and cells it has.
+    """Tags every character. Subclasses declare parameters and cells.
 
     Attributes:
-        state: what a vertex scatters, lengths of vectors.
+        state: lengths of the vectors that a vertex scatters.
     """
 
     state: int | tuple[int, int]
@@ -41,7 +41,7 @@ class LatticeTagger(Classifier):
         embedding: int = 256,
         hidden: int = 256,
     ) -> None:
-        vectors = vpps.init.uniform((3 / embedding) ** 0.5)  # of length 1, more or less
+        vectors = vpps.init.uniform((3 / embedding) ** 0.5)  # vectors of length about 1
         self.characters = model.lookup("characters", (n_characters, embedding), init=vectors)
         self.words = model.lookup("words", (n_words, embedding), init=vectors)
         self.declare(model, embedding, hidden)
@@ -53,18 +53,18 @@ class LatticeTagger(Classifier):
 
     @property
     def cells(self) -> Sequence[Cell[Any]]:
-        """A vertex function per kind of vertex."""
+        """Vertex functions, one per kind of vertex."""
         return self.character, self.word
 
     def kinds_of(self, batch: GraphBatch) -> NDArray[np.int8] | None:
-        """The kind of every vertex."""
+        """Return the kind of every vertex."""
         return batch.kind
 
     def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The hidden state h of every character, in order.
+        """Return the hidden state h of every character, in order.
 
         Args:
-            batch: of a set that `vpps.data.read_lattices` made: kinds character and word, and columns of those names.
+            batch: a batch of a set from `vpps.data.read_lattices`: kinds and columns character and word.
         """
         states: Any = graph.map(
             self.cells, **batch.structure | {"kind": self.kinds_of(batch)},
@@ -74,31 +74,31 @@ class LatticeTagger(Classifier):
         return h[characters_of(batch)]
 
     def labels(self, batch: GraphBatch) -> NDArray[np.int32]:
-        """The tag of every character."""
+        """Return the tag of every character."""
         return batch["tag"][characters_of(batch)]
 
 
 def characters_of(batch: GraphBatch) -> NDArray[np.intp]:
-    """The vertices of a batch of lattices that are characters, not words."""
+    """Return the vertices that are characters, not words, in a batch of lattices."""
     return np.flatnonzero(batch["character"] >= 0)
 
 
 class LatticeLSTM(LatticeTagger):
-    """Named entities from the state of a lattice LSTM (Zhang & Yang 2018, "Chinese NER using lattice LSTM", 3.3).
+    """Lattice LSTM for named entities (Zhang & Yang 2018, "Chinese NER using lattice LSTM", 3.3).
 
-    A word's cell reads the state where it begins and has no output gate (equation 13); its memory enters that of the
-    character where it ends by a gate of its own (14). There all gates are normalised together, element by element:
+    A word's cell reads the state at the word's start and has no output gate (equation 13). Its memory enters the memory
+    of the word's last character through a separate gate (14). That character normalises all gates element by element:
 
         [i f u]_w = [σ σ tanh](W_w x_w + U_w h + b_w)          c_w = f ⊙ c + i ⊙ u
         i_w       = σ(W_l x + U_l c_w + b_l)
-        a, a_w    = exp(i), exp(i_w), each over the sum of all
+        a, a_w    = exp(i), exp(i_w), each divided by the sum of all
         c'        = Σ_w a_w ⊙ c_w + a ⊙ u                      (15, 16)
         h'        = o ⊙ tanh(c')
 
-    with i, o and u of the character as in an LSTM, which is what characters are where no word ends.
+    with the character's i, o and u as in an LSTM. A character where no word ends is a plain LSTM step.
 
-    As in ED-Batch's lattices a word reads the state before its first character (the paper: after it), the network runs
-    in one direction, and the tags are chosen one by one, without a CRF.
+    As in ED-Batch's lattices, a word reads the state before its first character (the paper: after it). The network runs
+    in one direction and chooses each tag independently, without a CRF.
 
     Args:
         model: the parameters go here.
@@ -112,14 +112,14 @@ class LatticeLSTM(LatticeTagger):
         H = hidden
         self.state = H, H
         with model.scope("character"):
-            self.W = model.parameter("W", (3 * H, embedding), init=glorot_per_gate(3))  # of i, o and u
+            self.W = model.parameter("W", (3 * H, embedding), init=glorot_per_gate(3))  # i, o and u
             self.U = model.parameter("U", (3 * H, H), init=glorot_per_gate(3))
             self.b = model.parameter("b", (3 * H,), init="zeros")
             self.Wf = model.parameter("Wf", (H, embedding))
             self.Uf = model.parameter("Uf", (H, H))
             self.bf = model.parameter("bf", (H,), init=gate_biases(H, 1))
         with model.scope("word"):
-            self.Ww = model.parameter("W", (3 * H, embedding), init=glorot_per_gate(3))  # of i, f and u
+            self.Ww = model.parameter("W", (3 * H, embedding), init=glorot_per_gate(3))  # i, f and u
             self.Uw = model.parameter("U", (3 * H, H), init=glorot_per_gate(3))
             self.bw = model.parameter("b", (3 * H,), init=gate_biases(H, 0, 1, 0))
         with model.scope("link"):
@@ -129,7 +129,7 @@ class LatticeLSTM(LatticeTagger):
 
     @vpps.cell
     def character(self, character: int) -> None:
-        """Scatters h and c of a character where no word ends."""
+        """Scatter h and c of a character where no word ends."""
         x = vpps.lookup(self.characters, character)
         h, c = vpps.gather(0)
         i, o, u = vpps.split(self.W @ x + self.U @ h + self.b, 3)
@@ -139,7 +139,7 @@ class LatticeLSTM(LatticeTagger):
 
     @vpps.cell
     def word(self, word: int) -> None:
-        """Scatters what the memory of a word adds to its gate, U_l c_w, and that memory."""
+        """Scatter U_l c_w, the contribution of a word's memory to its gate, and that memory c_w."""
         h, c = vpps.gather(0)
         i, f, u = vpps.split(self.Ww @ vpps.lookup(self.words, word) + self.Uw @ h + self.bw, 3)
         c = vpps.sigmoid(f) * c + vpps.sigmoid(i) * vpps.tanh(u)
@@ -147,7 +147,7 @@ class LatticeLSTM(LatticeTagger):
 
     @vpps.cell
     def joined(self, character: int) -> None:
-        """Scatters h and c of a character where words end."""
+        """Scatter h and c of a character where words end."""
         x = vpps.lookup(self.characters, character)
         h, _ = vpps.gather(0)
         links, memories = vpps.gather(start=1)
@@ -164,26 +164,26 @@ class LatticeLSTM(LatticeTagger):
         return self.character, self.word, self.joined
 
     def kinds_of(self, batch: GraphBatch) -> NDArray[np.int8]:
-        """CHARACTER, WORD or JOINED per vertex: more than one child has a character where words end."""
+        """Return CHARACTER, WORD or JOINED per vertex. A character where words end has more than one child."""
         assert batch.kind is not None
         offsets, _ = batch.children
         return np.where(np.diff(offsets) > 1, np.int8(JOINED), batch.kind)
 
 
 class LatticeGRU(LatticeTagger):
-    """The deep word-lattice GRU with gates (DWL-GRU + GO; Su et al. 2017, "Lattice-based recurrent neural network
+    """Deep word-lattice GRU with gates (DWL-GRU + GO; Su et al. 2017, "Lattice-based recurrent neural network
     encoders").
 
-    Every edge of the lattice, character or word, is a step of one and the same GRU from the state where it begins. What
-    ends at a position is put together by the paper's gating operation, one scalar per edge:
+    Every edge of the lattice, character or word, is a step of one shared GRU from the state at the edge's start. The
+    paper's gating operation, with one scalar per edge, combines the edges that end at a position:
 
-        h_k = GRU(x_k, state where edge k begins)
+        h_k = GRU(x_k, state at the start of edge k)
         h   = Σ_k σ(u · h_k + b) h_k / Σ_k σ(u · h_k + b)
 
     The paper encodes sentences for translation; here a softmax tags the characters, as in ED-Batch's LatticeGRU.
 
     Args:
-        model, n_characters, n_words, n_tags, embedding: as of `LatticeLSTM`.
+        model, n_characters, n_words, n_tags, embedding: as in `LatticeLSTM`.
         hidden: length of a state.
     """
 
@@ -191,17 +191,17 @@ class LatticeGRU(LatticeTagger):
         self.state = hidden
         self.gru = GRU(model, embedding, hidden)
         with model.scope("gate"):
-            self.u = model.parameter("u", (hidden,), init=vpps.init.normal(1.0))  # states differ little at first
+            self.u = model.parameter("u", (hidden,), init=vpps.init.normal(1.0))  # large: early states differ little
             self.b = model.parameter("b", (), init="zeros")
 
     @vpps.cell
     def word(self, word: int) -> None:
-        """Scatters the state that a word leads to."""
+        """Scatter the state after a word."""
         vpps.scatter(self.gru.step(vpps.lookup(self.words, word), vpps.gather(0)))
 
     @vpps.cell
     def character(self, character: int) -> None:
-        """Scatters the state after a character, put together with those of the words that end there."""
+        """Scatter the combined state of a character and of the words that end there."""
         own = self.gru.step(vpps.lookup(self.characters, character), vpps.gather(0))
         words = vpps.gather(start=1)
         weight = self.weight(own)
@@ -210,5 +210,5 @@ class LatticeGRU(LatticeTagger):
         vpps.scatter(mixed / (weight + vpps.sum(weights)))
 
     def weight(self, h: vpps.Expression) -> vpps.Expression:
-        """How much a state counts where several meet; a scalar."""
+        """Return the weight of a state among those that end at a position, a scalar."""
         return vpps.sigmoid(vpps.dot(self.u, h) + self.b)

@@ -1,4 +1,4 @@
-"""One label for a whole graph, from the state at its root: neighbours become one, again and again."""
+"""Classifiers of whole graphs by the state at the root, which repeatedly combines neighbours."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from vpps.zoo.classifier import RootClassifier
 
 
 def _mean_of_both(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
-    """Initial [W_left W_right]: half the identity each, and noise, as Socher et al. 2013 begin ("Parsing with
-    compositional vector grammars"). Random matrices, multiplied as often as there are words, keep nothing of them.
+    """Return initial [W_left W_right]: half the identity each, plus noise, as in Socher et al. 2013 ("Parsing with
+    compositional vector grammars"). Repeated products with random matrices would lose the words.
     """
     noise = rng.uniform(-0.01, 0.01, shape)
     return noise + 0.5 * np.tile(np.eye(shape[0]), 2)
 
 
 class TDRNNSentiment(RootClassifier):
-    """A time-delay network for the sentiment of a sentence (VPPS, section IV-E: TD-RNN).
+    """Time-delay network for the sentiment of a sentence (VPPS, section IV-E: TD-RNN).
 
         level 0:    the embeddings of the n words
-        level k:    h_i = tanh(W_left l + W_right r + b)    of neighbours l, r of level k - 1; n - k of them
+        level k:    n - k states h_i = tanh(W_left l + W_right r + b), for neighbours l, r of level k - 1
         level n-1:  a single h, from which a multi-layer perceptron predicts the sentence's class
 
-    All levels share one composition. The paper says that neighbours are multiplied by left and right weights and added;
-    it names no nonlinearity. Without one the network would be linear in the words, so this follows the composition that
-    it refers to: tanh and a bias, as in the RNN of Socher et al. 2013. The network is a convolution of width 2 that is
-    repeated until one vertex is left, hence a time-delay network (Waibel et al. 1989, Peddinti et al. 2015).
+    All levels share one composition. The paper multiplies neighbours by left and right weights and adds them; it names
+    no nonlinearity. Without one the network would be linear in the words, so this class uses the composition that the
+    paper cites: tanh and a bias, as in the RNN of Socher et al. 2013. A convolution of width 2 repeats until one vertex
+    is left. Such a network is a time-delay network (Waibel et al. 1989, Peddinti et al. 2015).
 
     Args:
         model: the parameters go here: "words", "composition/...", "mlp/...".
         n_words: rows of the embedding table, `len(vocabulary)`.
         n_classes: labels are 0 to n_classes - 1.
-        hidden: length of a word vector, and of the state of every other vertex.
+        hidden: length of word vectors and of all other states.
         mlp: length of the MLP's hidden layer.
     """
 
@@ -49,21 +49,21 @@ class TDRNNSentiment(RootClassifier):
 
     @vpps.cell
     def inner(self) -> vpps.Expression:
-        """Two neighbours as one vector."""
+        """Combine two neighbours into one vector."""
         return vpps.tanh(self.composition(vpps.concat([vpps.gather(0), vpps.gather(1)])))
 
 
 class TDLSTMSentiment(RootClassifier):
-    """The same through an LSTM (VPPS, section IV-E: TD-LSTM): a vertex has a state (h, c).
+    """`TDRNNSentiment` with an LSTM as the composition (VPPS, section IV-E: TD-LSTM). A vertex has a state (h, c).
 
     The paper replaces "the transformations with two vanilla RNNs" of the TD-RNN by LSTMs and gives no equations. An
     LSTM that composes two states is the binary Tree-LSTM (Tai, Socher & Manning 2015, section 3.2: a forget gate per
-    child), so all levels share one.
+    child). All levels share one.
 
     Args:
-        model, n_words, n_classes, mlp: as of `TDRNNSentiment`.
+        model, n_words, n_classes, mlp: as in `TDRNNSentiment`.
         embedding: length of a word vector.
-        hidden: length of the h and of the c of a vertex.
+        hidden: length of h and of c.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class TDLSTMSentiment(RootClassifier):
 
     @vpps.cell
     def leaf(self, word: int) -> State:
-        """(h, c) of a word."""
+        """Return (h, c) of a word."""
         return self.composition.leaf(vpps.lookup(self.words, word))
 
     @vpps.cell
     def inner(self) -> State:
-        """(h, c) of two neighbours together."""
+        """Combine two neighbours into one (h, c)."""
         return self.composition.inner(*vpps.gather(0), *vpps.gather(1))
 
 
@@ -95,13 +95,13 @@ class TreeFC(RootClassifier):
     """Tree-FC: h = tanh(W [h_left, h_right] + b) up complete binary trees (Looks et al. 2017, the Fold benchmark), a
     linear classifier at the root.
 
-    The simplest recursive network there is, for measuring: all trees of a size look alike, all vertices compute the
-    same. Fold leaves the layer's nonlinearity to the user; tanh keeps what is composed again and again within bounds.
+    It is the simplest recursive network, for benchmarks: trees of one size have one shape, and all inner vertices
+    compute the same. Fold leaves the nonlinearity to the user; tanh keeps repeated compositions within bounds.
 
     Args:
         model: the parameters go here: "words", "composition/...", "output/...".
-        n_words, n_classes, hidden: as of `TDRNNSentiment`.
-        per_child: a matrix per child, which is faster on a CPU: see `vpps.nn.NaryTreeLSTM`.
+        n_words, n_classes, hidden: as in `TDRNNSentiment`.
+        per_child: True uses a matrix per child, which is faster on a CPU: see `vpps.nn.NaryTreeLSTM`.
     """
 
     def __init__(
@@ -116,5 +116,5 @@ class TreeFC(RootClassifier):
 
     @vpps.cell
     def inner(self, left: vpps.Expression, right: vpps.Expression) -> vpps.Expression:
-        """The state of a vertex from its children's."""
+        """Return the state of a vertex, from its children's states."""
         return vpps.tanh(multiply_children(self.W, [left, right]) + self.b)

@@ -1,4 +1,4 @@
-"""Named entities by a bidirectional LSTM over words, of which one reads the rare ones character by character."""
+"""Named-entity taggers: a bidirectional LSTM over words, and a variant that reads rare words by character."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from vpps.nn import MLP, BiLSTM
 
 
 class BiLSTMTagger:
-    """Word embeddings, an LSTM in each direction, and for every word an MLP and softmax over the tags.
+    """Word embeddings, an LSTM in each direction, and for every word an MLP with softmax over the tags.
 
-    The BI-LSTM of Huang, Xu & Yu 2015 (arXiv:1508.01991, section 2.2) with a hidden layer before the softmax, as in
-    DyNet's benchmark "bilstm-tagger" and the VPPS paper (section IV-E).
+    This is the BI-LSTM of Huang, Xu & Yu 2015 (arXiv:1508.01991, section 2.2) with a hidden layer before the softmax,
+    as in DyNet's benchmark "bilstm-tagger" and the VPPS paper (section IV-E).
 
     Args:
         model: the parameters go here: "words", "bilstm/...", "mlp/...".
@@ -36,44 +36,44 @@ class BiLSTMTagger:
 
     @vpps.cell
     def word_logits(self, forward: vpps.Expression, backward: vpps.Expression) -> vpps.Expression:
-        """The unnormalised log-probabilities of the tags of one word; (n_tags,)."""
+        """Return the unnormalised log-probabilities of one word's tags, (n_tags,)."""
         return self.mlp(vpps.concat([forward, backward]))
 
     @vpps.cell
     def word_loss(self, forward: vpps.Expression, backward: vpps.Expression, tag: int) -> vpps.Expression:
-        """The cross entropy of one word; a scalar."""
+        """Return the cross entropy of one word, a scalar."""
         return vpps.cross_entropy(self.word_logits(forward, backward), tag)
 
     def states(self, graph: vpps.Graph, batch: Any) -> tuple[vpps.Rows, vpps.Rows]:
-        """The states of every word in the forward and in the backward direction; (hidden,) each.
+        """Return the forward and the backward state of every word, (hidden,) each.
 
         Args:
-            batch: of a set that `vpps.data.read_tagged` made: chains, columns word and tag.
+            batch: a batch of a set from `vpps.data.read_tagged`: chains, columns word and tag.
         """
         return self.bilstm(graph, batch, batch["word"])
 
     def logits(self, graph: vpps.Graph, batch: Any) -> vpps.Rows:
-        """The unnormalised log-probabilities of the tags of every word."""
+        """Return the unnormalised log-probabilities of the tags of every word."""
         logits: Any = self.word_logits(*self.states(graph, batch))
         return logits  # type: ignore[no-any-return]
 
     def loss(self, graph: vpps.Graph, batch: Any) -> vpps.Expression:
-        """The cross entropy summed over all words; a scalar."""
+        """Return the cross entropy summed over all words, a scalar."""
         return vpps.sum(self.word_loss(*self.states(graph, batch), batch["tag"]))
 
 
 class BiLSTMCharTagger(BiLSTMTagger):
-    """`BiLSTMTagger`, but the vector of a rare word is what a BiLSTM makes of its characters.
+    """`BiLSTMTagger` with vectors of rare words that a BiLSTM computes from their characters.
 
-    The vector of a rare word is the last state of each direction over its characters, one behind the other: DyNet's
-    benchmark "bilstm-tagger-withchar", which the VPPS paper takes (section IV-E; words that occur fewer than 5 times,
-    character vectors of 64). In a mini-batch every distinct rare word is read once.
+    The vector of a rare word concatenates the last states of both directions over its characters. This is DyNet's
+    benchmark "bilstm-tagger-withchar", used in the VPPS paper (section IV-E; rare words occur fewer than 5 times,
+    character vectors have length 64). Each distinct rare word is read once per mini-batch.
 
     Args:
         model: the parameters go here: "words", "characters", "spelling/...", "bilstm/...", "mlp/...".
         n_words, n_characters: rows of the embedding tables.
         n_tags: tags are 0 to n_tags - 1.
-        embedding: length of a word vector; even, as half of it is one direction's state over the characters.
+        embedding: length of a word vector. It must be even, because each direction over characters gives one half.
         characters: length of a character vector.
         hidden: length of the state in each direction over the words.
         mlp: units of the hidden layer.
@@ -95,7 +95,7 @@ class BiLSTMCharTagger(BiLSTMTagger):
         mlp: int = 256,
     ) -> None:
         if embedding % 2:
-            raise ModelError(f"embedding={embedding}: choose an even length: each direction over characters gives half")
+            raise ModelError(f"embedding={embedding}: choose an even length; each direction over characters gives half")
         self.words = model.lookup("words", (n_words, embedding))
         self.characters = model.lookup("characters", (n_characters, characters))
         self.spelling = BiLSTM(model, characters, embedding // 2, table=self.characters, name="spelling")
@@ -104,16 +104,16 @@ class BiLSTMCharTagger(BiLSTMTagger):
 
     @vpps.cell
     def frequent(self, word: int) -> vpps.Expression:
-        """The vector of a word of the vocabulary."""
+        """Return the vector of a word of the vocabulary."""
         return vpps.lookup(self.words, word)
 
     @vpps.cell
     def rare(self, forward: vpps.Expression, backward: vpps.Expression) -> vpps.Expression:
-        """The vector of any other, from the last states over its characters."""
+        """Return the vector of a rare word, from the last states over its characters."""
         return vpps.concat([forward, backward])
 
     def word_vectors(self, graph: vpps.Graph, batch: SpelledBatch) -> vpps.Rows:
-        """The vector of every word; (embedding,)."""
+        """Return the vector of every word, (embedding,)."""
         words = batch["word"]
         vectors: vpps.Rows
         if not batch.rare.any():
@@ -132,9 +132,9 @@ class BiLSTMCharTagger(BiLSTMTagger):
         return vectors
 
     def states(self, graph: vpps.Graph, batch: SpelledBatch) -> tuple[vpps.Rows, vpps.Rows]:
-        """The states of every word in the forward and in the backward direction; (hidden,) each.
+        """Return the forward and the backward state of every word, (hidden,) each.
 
         Args:
-            batch: of `vpps.data.SpelledSentences`.
+            batch: a batch of `vpps.data.SpelledSentences`.
         """
         return self.bilstm(graph, batch.sentences, self.word_vectors(graph, batch))

@@ -1,4 +1,4 @@
-"""What `vpps-train` trains: a network of the zoo together with its data, its loss and its scores."""
+"""Task: a network of the zoo with its data, loss and scores, as `vpps-train` trains it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVALUATION_BATCH = 64
 
 
 class Sized(Protocol):
-    """A batch knows how many examples it holds, and how many the mini-batch that it may be a part of."""
+    """A batch with its number of examples (`len`) and that of the whole mini-batch of all ranks (`whole`)."""
 
     def __len__(self) -> int: ...
 
@@ -32,7 +32,7 @@ class Sized(Protocol):
 
 
 class Examples(Protocol[Batch_co]):
-    """A set to train on or to evaluate with, such as a `vpps.data.GraphSet`."""
+    """A set for training or evaluation, such as a `vpps.data.GraphSet`."""
 
     def __len__(self) -> int: ...
 
@@ -44,17 +44,17 @@ class Examples(Protocol[Batch_co]):
 
 
 def setting(default: Any, help: str, *, min: float | None = None, shapes_model: bool = False) -> Any:
-    """A field of `Settings`, and thereby an option of the task's command.
+    """Declare a field of `Settings`, which becomes an option of the task's command.
 
     Args:
-        shapes_model: the weights depend on it, so a resumed run may not change it.
+        shapes_model: True if weights depend on the setting, so that a resumed run must not change it.
     """
     return field(default=default, metadata={"help": help, "min": min, "shapes_model": shapes_model})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What every task can be told. Tasks add the sizes of their network."""
+    """Settings of every task. Each task adds the sizes of its network."""
 
     data: Path | None = setting(None, "Real data: a file or folder; see the end of this page. Without: synthetic data.")
     limit: int | None = setting(None, "Use only the first N training examples.", min=1)
@@ -62,18 +62,18 @@ class Settings:
 
 
 class Task(ABC, Generic[Batch]):
-    """A network to train. Making one reads the data and declares the parameters; nothing runs.
+    """A network to train. The constructor reads the data and declares the parameters, but runs nothing.
 
     Attributes:
-        name: `vpps-train NAME`.
-        settings_type: what it can be told.
-        training: settings of the training loop that suit it, by option: epochs, batch_size, optimizer, lr.
-        data_help: which data `--data` takes, for the command's help.
-        lower_is_better: whether the first of the scores is better when it is lower.
-        model: the parameters.
-        network: of `vpps.zoo`.
-        train, dev: the data.
-        unit: what the reported loss is an average over, such as "node".
+        name: name in `vpps-train NAME`.
+        settings_type: class of the task's settings.
+        training: default options of the training loop: epochs, batch_size, optimizer, lr.
+        data_help: data that `--data` accepts, for the command's help.
+        lower_is_better: True if a lower first score is better.
+        model: model with the parameters.
+        network: network of `vpps.zoo`.
+        train, dev: data for training and for evaluation.
+        unit: unit that the reported loss is averaged over, such as "node".
     """
 
     name: ClassVar[str]
@@ -90,12 +90,14 @@ class Task(ABC, Generic[Batch]):
 
     @abstractmethod
     def __init__(self, settings: Any, state: Mapping[str, Any] | None = None) -> None:
-        """Args:
-            settings: of `settings_type`.
-            state: what `state()` returned when a checkpoint was written; None in a fresh run.
+        """Read the data, and declare the network's parameters.
+
+        Args:
+            settings: an instance of `settings_type`.
+            state: result of `state()` from the checkpoint; None in a new run.
 
         Raises:
-            DataError: a file is missing or malformed, or has what the resumed network does not know.
+            DataError: a file is missing or malformed, or holds classes that the resumed network does not know.
         """
 
     @property
@@ -105,36 +107,36 @@ class Task(ABC, Generic[Batch]):
 
     @abstractmethod
     def loss(self, graph: vpps.Graph, batch: Batch) -> vpps.Expression:
-        """The loss of a mini-batch, summed over its units; a scalar."""
+        """Return the loss of a mini-batch, summed over its units; a scalar."""
 
     @abstractmethod
     def units(self, batch: Batch) -> int:
-        """How many units that loss is a sum of; of several batches as many as of each."""
+        """Return the number of units in the loss of a batch. It is additive over batches."""
 
     @abstractmethod
     def outputs(self, graph: vpps.Graph, batch: Batch) -> vpps.Rows:
-        """What `scores` judges: a row per unit of the loss, such as the logits of every word."""
+        """Return the input of `scores`: one row per unit of the loss, such as the logits of every word."""
 
     @abstractmethod
     def scores(self, results: Iterable[tuple[Batch, NDArray[np.float32]]]) -> dict[str, float]:
-        """How good outputs are, by name. The first of them decides which weights are best.
+        """Return scores of the outputs by name. The first score selects the best weights.
 
         Args:
-            results: batches, and the values of their `outputs`.
+            results: batches with the values of their `outputs`.
         """
 
     def evaluate(self, handle: vpps.Handle, world: World | None = None) -> dict[str, float]:
-        """Scores on the dev data.
+        """Return scores on the dev data.
 
         Args:
-            world: whose ranks all call this, compute a part each and get the scores of all parts.
+            world: all its ranks must call this; each computes a part, and all get the scores of the whole.
         """
         return self.scores(self.results(handle, self.dev, world))
 
     def results(
         self, handle: vpps.Handle, examples: Examples[Batch], world: World | None = None
     ) -> Iterator[tuple[Batch, NDArray[np.float32]]]:
-        """Batches and the values of their outputs, in order; `world` as in `evaluate`."""
+        """Return batches with the values of their outputs, in order; `world` as in `evaluate`."""
 
         def values(batch: Batch) -> NDArray[np.float32]:
             graph = vpps.Graph()
@@ -144,13 +146,13 @@ class Task(ABC, Generic[Batch]):
         return zip(batches, in_turns(values, asked, world), strict=True)
 
     def state(self) -> dict[str, Any]:
-        """What must be kept beside weights and settings to make this task again; JSON types."""
+        """Return, as JSON types, the data besides weights and settings that recreates this task from a checkpoint."""
         return {}
 
 
 def in_turns(compute: Callable[[Batch], Result], batches: Iterable[Batch], world: World | None) -> Iterable[Result]:
-    """What `compute` makes of each batch, in order. The ranks of a world take turns with whole batches, so that results
-    do not depend on their number, and all get all."""
+    """Apply `compute` to every batch, and return the results in order. The ranks of a world take whole batches in turn,
+    so that results do not depend on the number of ranks. Every rank gets all results."""
     if world is None or world.size == 1:
         return map(compute, batches)
     found = world.gather([compute(batch) for batch in islice(batches, world.rank, None, world.size)])

@@ -1,4 +1,4 @@
-"""Sentiment of every phrase of a sentence by networks along its tree: Tree-LSTMs, a Tree-GRU, an RvNN and an MV-RNN."""
+"""Sentiment of every phrase in a sentence's tree: Tree-LSTMs, a Tree-GRU, an RvNN and an MV-RNN."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vpps.zoo.classifier import TreeClassifier
 
 
 class NaryTrees(TreeClassifier):
-    """Word embeddings at the leaves, a layer for ordered children up the tree, a linear classifier at every node."""
+    """Word embeddings at leaves, a layer for ordered children at inner nodes, and a linear classifier at every node."""
 
     def __init__(
         self,
@@ -40,12 +40,11 @@ class NaryTrees(TreeClassifier):
 
     @abstractmethod
     def declare(self, model: vpps.Model, embedding: int, hidden: int, arity: int, per_child: bool) -> None:
-        """Declare the layer."""
+        """Declare the layer for leaves and inner nodes."""
 
 
 class TreeLSTMSentiment(NaryTrees):
-    """Word embeddings at the leaves, a Tree-LSTM (Tai, Socher & Manning 2015) up the tree, a linear classifier at every
-    node.
+    """Word embeddings at leaves, a Tree-LSTM (Tai, Socher & Manning 2015), and a linear classifier at every node.
 
     Args:
         model: the parameters go here: "words", "tree_lstm/...", "output/...".
@@ -53,8 +52,8 @@ class TreeLSTMSentiment(NaryTrees):
         n_classes: labels are 0 to n_classes - 1.
         embedding: length of a word vector.
         hidden: length of a node's state.
-        arity: the most children that a node may have.
-        per_child: a matrix per child, which is faster on a CPU: see `vpps.nn.NaryTreeLSTM`.
+        arity: maximum number of children of a node.
+        per_child: True uses a matrix per child, which is faster on a CPU: see `vpps.nn.NaryTreeLSTM`.
     """
 
     def declare(self, model: vpps.Model, embedding: int, hidden: int, arity: int, per_child: bool) -> None:
@@ -62,25 +61,24 @@ class TreeLSTMSentiment(NaryTrees):
 
     @vpps.cell
     def leaf(self, word: int) -> State:
-        """(h, c) of a word."""
+        """Return (h, c) of a word."""
         return self.tree_lstm.leaf(vpps.lookup(self.words, word))
 
     @vpps.cell
     def inner(self) -> State:
-        """(h, c) of a phrase, from those of its parts; a missing part reads zeros."""
+        """Return (h, c) of a phrase, from the states of its parts. A missing part gives zeros."""
         return self.tree_lstm.inner(*chain(*vpps.gather()))
 
 
 class TwoTypeTreeLSTMSentiment(TreeLSTMSentiment):
-    """The same, but inner nodes are of two types, each with weights of its own: ED-Batch's TreeLSTM-2Type (Table 1).
+    """`TreeLSTMSentiment` with two types of inner nodes and weights for each: ED-Batch's TreeLSTM-2Type (Table 1).
 
-    Types are drawn 50/50 and say nothing about the sentence: the network is for measuring how a system batches cells
-    that alternate along a tree. They belong to the data (`vpps.data.draw_kinds`), where ED-Batch's program draws in
-    every pass.
+    Types are drawn 50/50 and carry no information. The network measures how a system batches cells that alternate along
+    a tree. Types are part of the data (`vpps.data.draw_kinds`); ED-Batch's program draws them in every pass.
 
     Args:
         model: the parameters go here: "words", "tree_lstm/...", "tree_lstm_2/...", "output/...".
-        n_words, n_classes, embedding, hidden, arity, per_child: as above.
+        n_words, n_classes, embedding, hidden, arity, per_child: as in `TreeLSTMSentiment`.
     """
 
     def declare(self, model: vpps.Model, embedding: int, hidden: int, arity: int, per_child: bool) -> None:
@@ -93,16 +91,16 @@ class TwoTypeTreeLSTMSentiment(TreeLSTMSentiment):
 
     @vpps.cell
     def inner_2(self) -> State:
-        """(h, c) of a phrase of the second type."""
+        """Return (h, c) of a phrase of the second type."""
         return self.second.inner(*chain(*vpps.gather()))
 
 
 class ChildSumTreeLSTMSentiment(TreeClassifier):
-    """The same with a child-sum Tree-LSTM (section 3.1), up trees of any fan-in.
+    """`TreeLSTMSentiment` with a child-sum Tree-LSTM (section 3.1), for trees of any fan-in.
 
     Args:
         model: the parameters go here: "words", "child_sum/...", "output/...".
-        n_words, n_classes, embedding, hidden: as of `TreeLSTMSentiment`.
+        n_words, n_classes, embedding, hidden: as in `TreeLSTMSentiment`.
     """
 
     arity = None
@@ -116,26 +114,26 @@ class ChildSumTreeLSTMSentiment(TreeClassifier):
 
     @vpps.cell
     def leaf(self, word: int) -> State:
-        """(h, c) of a word."""
+        """Return (h, c) of a word."""
         return self.tree_lstm.leaf(vpps.lookup(self.words, word))
 
     @vpps.cell
     def inner(self) -> State:
-        """(h, c) of a phrase, from those of its parts, however many there are."""
+        """Return (h, c) of a phrase, from the states of any number of parts."""
         hs, cs = vpps.gather()
         return self.tree_lstm.inner(hs, cs)
 
 
 class TreeGRUSentiment(NaryTrees):
-    """The same with a Tree-GRU (after Kokkinos & Potamianos 2017).
+    """`TreeLSTMSentiment` with a Tree-GRU (after Kokkinos & Potamianos 2017).
 
-    ED-Batch's program of that name lets a GRU step of each child alone and averages the results, so that no node can
-    tell "not good" from the sum of its parts. Here gates and candidate see all children, in as many products: 6 of
-    (H, H).
+    ED-Batch's program of that name runs a GRU step on each child separately and averages the results, so no node can
+    tell "not good" from the sum of its parts. Here gates and candidate see all children, with the same number of
+    products: 6 of (H, H).
 
     Args:
         model: the parameters go here: "words", "tree_gru/...", "output/...".
-        n_words, n_classes, embedding, hidden, arity, per_child: as of `TreeLSTMSentiment`.
+        n_words, n_classes, embedding, hidden, arity, per_child: as in `TreeLSTMSentiment`.
     """
 
     def declare(self, model: vpps.Model, embedding: int, hidden: int, arity: int, per_child: bool) -> None:
@@ -143,27 +141,27 @@ class TreeGRUSentiment(NaryTrees):
 
     @vpps.cell
     def leaf(self, word: int) -> vpps.Expression:
-        """The state of a word."""
+        """Return the state of a word."""
         return self.tree_gru.leaf(vpps.lookup(self.words, word))
 
     @vpps.cell
     def inner(self) -> vpps.Expression:
-        """The state of a phrase, from those of its parts; a missing part reads zeros."""
+        """Return the state of a phrase, from the states of its parts. A missing part gives zeros."""
         parts: list[vpps.Expression] = vpps.gather()
         return self.tree_gru.inner(*parts)
 
 
 class RvNNSentiment(TreeClassifier):
-    """The RvNN of the VPPS paper (section IV-E): tanh(W x + b) at the leaves, tanh(Σ_l U_l h_l + b) at inner nodes, a
-    perceptron at the nodes that are judged, as in the paper's TD-RNN.
+    """RvNN of the VPPS paper (section IV-E): tanh(W x + b) at leaves, tanh(Σ_l U_l h_l + b) at inner nodes, and a
+    perceptron at classified nodes, as in the paper's TD-RNN.
 
     The paper unties leaves from inner nodes after Irsoy & Cardie 2014 ("Deep recursive neural networks for
-    compositionality in language"), who give a parent other weights for children that are words; a product at the leaf,
-    which carries words into the space of phrases, does that with one set of weights per parent.
+    compositionality in language"), who give parents separate weights for children that are words. Here a product at
+    each leaf maps words into the space of phrases, so that parents need only one set of weights.
 
     Args:
         model: the parameters go here: "words", "leaf/...", "inner/...", "mlp/...".
-        n_words, n_classes, embedding, hidden, arity, per_child: as of `TreeLSTMSentiment`.
+        n_words, n_classes, embedding, hidden, arity, per_child: as in `TreeLSTMSentiment`.
         mlp: length of the perceptron's hidden layer.
     """
 
@@ -190,29 +188,29 @@ class RvNNSentiment(TreeClassifier):
 
     @vpps.cell
     def leaf(self, word: int) -> vpps.Expression:
-        """The state of a word."""
+        """Return the state of a word."""
         return vpps.tanh(self.of_word(vpps.lookup(self.words, word)))
 
     @vpps.cell
     def inner(self) -> vpps.Expression:
-        """The state of a phrase, from those of its parts; a missing part reads zeros."""
+        """Return the state of a phrase, from the states of its parts. A missing part gives zeros."""
         parts: list[vpps.Expression] = vpps.gather()
         return vpps.tanh(multiply_children(self.W, parts) + self.b)
 
 
 class MVRNNSentiment(TreeClassifier):
-    """A matrix-vector recursive network (MV-RNN; Socher et al. 2012), a linear classifier at the vector of every node.
+    """Matrix-vector recursive network (MV-RNN; Socher et al. 2012) with a linear classifier on every node's vector.
 
-    Each word has a vector, what it means, and a matrix, how it changes what stands beside it. A node of parts (a, A)
-    and (b, B) has the vector tanh(W [B a; A b]) and the matrix W_M [A; B] (section 2.2). Word matrices begin as the
-    identity and a little noise (section 2.1); so that matrices of phrases do as well, W_M begins as the mean of both
-    parts. Trees are binary.
+    Each word has a vector for its meaning, and a matrix for its effect on its neighbour. A node with parts (a, A) and
+    (b, B) has the vector tanh(W [B a; A b]) and the matrix W_M [A; B] (section 2.2). Word matrices start as identity
+    plus noise (section 2.1). W_M starts as the mean of both parts, so that matrices of phrases start near the identity.
+    Trees are binary.
 
     Args:
         model: the parameters go here: "words", "matrices", "W", "W_M", "output/...".
         n_words: rows of the tables, `len(vocabulary)`.
         n_classes: labels are 0 to n_classes - 1.
-        hidden: d, the length of vectors; matrices are d x d, one for every word.
+        hidden: length d of vectors; the matrix of every word is d x d.
     """
 
     arity = 2
@@ -227,16 +225,16 @@ class MVRNNSentiment(TreeClassifier):
 
     @vpps.cell
     def leaf(self, word: int) -> tuple[vpps.Expression, vpps.Expression]:
-        """Vector and matrix of a word."""
+        """Return the vector and the matrix of a word."""
         return vpps.lookup(self.words, word), vpps.lookup(self.matrices, word)
 
     @vpps.cell
     def inner(self) -> tuple[vpps.Expression, vpps.Expression]:
-        """Vector and matrix of a phrase, from those of its two parts."""
+        """Return the vector and the matrix of a phrase, from those of its two parts."""
         (a, A), (b, B) = vpps.gather()
         return vpps.tanh(self.W @ vpps.concat([B @ a, A @ b])), self.W_M @ vpps.concat([A, B])
 
 
 def _near(matrix: NDArray[np.float64]) -> Initialiser:
-    """An initialiser: this matrix, or one of them per row of a table, and Gaussian noise."""
+    """Return an initialiser: this matrix, repeated for every row of a table, plus Gaussian noise."""
     return lambda rng, shape: matrix + rng.normal(0.0, 0.01, shape)

@@ -1,6 +1,6 @@
 // vpps 0.1.0: forward, backward and update in one launch, guided by a script.
 // Rendered from templates/kernel.cu.j2 for target cuda: 2 groups, 1 in windows.
-// Begin at the end, with the kernel: a case per instruction. What a case calls is above it, a section per file of templates/.
+// Read the kernel at the end first: it has a case per instruction. Routines are above it, in a section per file of templates/.
 
 // ---- configuration
 #define VP_PANEL 1                  // units are dealt one by one
@@ -36,19 +36,19 @@
 #define VP_CHAINS 0                 // tails take the results of products
 
 // ---- words of the script
-#define VP_HEADER_WORDS 4           // of a script; then one entry point per virtual processor
-#define VP_HEAD_WORDS   5           // of an instruction
-#define VP_INDEXED      0x80000000u  // bits of an operand's mode: rows are found through an index list,
-#define VP_SCALAR       0x40000000u  // a float per row serves every unit,
-#define VP_OFFSET_MASK  0x1fffffffu  // offset within a row, or stride between rows
-#define VP_COUNTERS     8           // of signals
+#define VP_HEADER_WORDS 4           // script header; then one entry point per virtual processor
+#define VP_HEAD_WORDS   5           // head of an instruction
+#define VP_INDEXED      0x80000000u  // bits of an operand's mode: an index list gives the rows,
+#define VP_SCALAR       0x40000000u  // one float per row serves every unit,
+#define VP_OFFSET_MASK  0x1fffffffu  // offset within a row or stride between rows
+#define VP_COUNTERS     8           // number of counters of signals
 enum { ACCUMULATE = 1, ROWS = 2, MEAN = 4, NO_GRADIENT = 8, ALONE = 16, TURNS = 32, ALL = 64, CHAINED = 128, BF16 = 256, TF32 = 512, PAIRS = 1024 };  // flags
-enum { USE_READ = 0, USE_WRITE = 1, USE_SUM = 2, USE_MEAN = 3, USE_CONSTANT = 4, USE_RESULT = 5 };  // of a tail's view
-struct Hyper { float lr, weight_decay, beta1, complement1, beta2, complement2, eps, step_size, inv_sqrt_correction; };  // of an optimizer
+enum { USE_READ = 0, USE_WRITE = 1, USE_SUM = 2, USE_MEAN = 3, USE_CONSTANT = 4, USE_RESULT = 5 };  // uses of a tail's view
+struct Hyper { float lr, weight_decay, beta1, complement1, beta2, complement2, eps, step_size, inv_sqrt_correction; };  // hyper-parameters of an optimizer
 
-// ---- windows: where the rows of matrices lie in shared memory; tiles of products for few vectors, for some, for many
-enum { BF16_FRAGMENTS = 1, TF32_FRAGMENTS, TF32_PAIRS };  // kinds of elements for tensor cores; a pair: a float32 as a sum of two
-enum { IN_WINDOW = -1, IN_MEMORY = -2 };  // where a matrix is at first, if not in registers
+// ---- windows: places of matrix rows in shared memory, and tiles of products for few, some and many vectors
+enum { BF16_FRAGMENTS = 1, TF32_FRAGMENTS, TF32_PAIRS };  // elements for tensor cores; a pair of tf32 sums to a float32
+enum { IN_WINDOW = -1, IN_MEMORY = -2 };  // initial place of a matrix that is not in registers
 struct Dense { int window, at, pitch, quads, window_quads, kind, home, few, some, many, few_vectors, some_vectors; };
 __constant__ const Dense DENSE[] = {
     {-1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
@@ -56,11 +56,11 @@ __constant__ const Dense DENSE[] = {
 };
 __device__ __forceinline__ Dense dense(unsigned matrix) { return DENSE[matrix <= 1 ? matrix : 0]; }
 
-// Those that registers hold, the first of them AT, QUADS times four words a thread.
+// Matrices in registers, from register AT on, with QUADS times four words per thread.
 template <int H> struct Home;
 
-// Tiles of products: a lane has RT rows and VT vectors, LR rows and LV vectors lie between them. On tensor cores it has a share
-// of so many products of 16 rows and 8 vectors.
+// Tiles of products: a lane has RT rows and VT vectors, at strides of LR rows and LV vectors. On tensor cores a warp has RT by
+// VT products of 16 rows and 8 vectors.
 template <int T> struct ProductTile;
 template <> struct ProductTile<0> { enum { LV = 4, LR = 8, RT = 1, VT = 1, VECTORS = 4, PITCH = 9, KIND = 0, FEW = 1, MANY = 0 }; };
 template <> struct ProductTile<1> { enum { LV = 4, LR = 8, RT = 1, VT = 2, VECTORS = 8, PITCH = 9, KIND = 0, FEW = 1, MANY = 0 }; };
@@ -77,7 +77,7 @@ __constant__ const TileShape PRODUCT_TILES[] = {
 #include "math.cuh"
 #include "script.cuh"
 
-// ---- instructions, decoded: the fields of each form (vpps/script/instructions.py) in the order of their words
+// ---- decoded instructions: the fields of each form (vpps/script/instructions.py) in the order of their words
 struct Map1 {
     Head head;
     Operand dst;
@@ -304,7 +304,7 @@ struct End {
 #include "tails.cuh"
 #include "cuda/tails.cuh"
 
-// ---- elementwise instructions of one form share a loop, in which all threads take the same branch
+// ---- elementwise instructions: those of one form share a loop, in which all threads take the same branch
 VP_DEVICE float apply(Word opcode, const Rows<1>& r, const int (&u)[1], float value)
 {
     switch (opcode) {
@@ -319,7 +319,7 @@ VP_DEVICE void map(const Vp& vp, const Map1& i)
     map_rows(vp, i, sources(i), [&](const auto& row, const auto& units) { return apply(i.head.opcode, row, units, i.value); });
 }
 
-// ---- programs of tails, made of cells (vpps/compiler/passes/fusion.py)
+// ---- programs of tails, generated from cells (vpps/compiler/passes/fusion.py)
 struct Tail_c694e9fc {
     enum { VIEWS = 3, SUMS = 1 };
     VP_DEVICE static void unit(const Unit& at)
@@ -331,7 +331,7 @@ struct Tail_c694e9fc {
     }
 };
 
-// One loop for all of them, in which all threads take the same branch; and one for those that take a product's results.
+// One loop for all tails, in which all threads take the same branch, and another for chained tails (of a product's results).
 VP_DEVICE void compute_alone(Word number, const Unit& at)
 {
     switch (number) {
@@ -363,13 +363,13 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
 {
     Vp vp;
     if (!enter(vp, launch)) return;
-    for (;;) {  // a script begins with loads, and all copies are in flight together
+    for (;;) {  // a script begins with loads, whose copies are all in flight together
         const Word* ip = fetch(vp);
         if (!VP_AGREED(opcode_of(ip) == 6)) break;
         load(vp, Load::decode(vp, ip));
         vp.position += size_of(ip);
     }
-    copy_async_wait();  // for all of them
+    copy_async_wait();  // for all loads
     bool going = true;
     Word position;
     do {
@@ -378,7 +378,7 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
         switch (opcode_of(ip)) {
         case 0: going = false; break;
         case 1: signal(vp, Signal::decode(vp, ip)); break;
-        // A barrier's words begin as those of a signal, and are those of a wait.
+        // A barrier is a signal and then a wait. Its words have the layout of a wait, and start with those of a signal.
         case 2: signal(vp, Signal::decode(vp, ip)); [[fallthrough]];  // barrier
         case 3: going = wait(vp, Wait::decode(vp, ip)); break;
         case 4: held_matvec(vp, Matvec::decode(vp, ip)); break;

@@ -1,7 +1,7 @@
-"""What `vpps-train NAME` trains: a row per task, which names its network, the paper, its data and its settings.
+"""Tasks of `vpps-train NAME`: one row per task, with its network, paper, data and settings.
 
-A row is a class of `kinds.py`, which knows losses, units and scores, with its network of `vpps.zoo`; `files.py` finds
-data and keeps in checkpoints what the numbers in it stand for.
+A row combines a class of `kinds.py` (losses, units and scores) with a network of `vpps.zoo`. `files.py` finds the data
+files, and stores vocabularies and class names in checkpoints.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vpps.zoo.task import Settings, Task, setting
 from vpps.zoo.tasks import files, kinds
 from vpps.zoo.tasks.kinds import DataKind
 
-_FILES = "A folder with train.txt and dev.txt, or one file, of which the last tenth is held out; one "
+_FILES = "A folder with train.txt and dev.txt, or one file, whose last tenth is held out; one "
 _SST = "such as the Stanford Sentiment Treebank."
 _TEXT = _FILES + "tokenised sentence a line, such as the Penn Treebank's text."
 _TAGS = _FILES + "sentence a line, words as word|TAG separated by blanks, such as WikiNER."
@@ -28,7 +28,7 @@ TREES = DataKind(
 TREES_OF_LISTS = TREES._replace(options={"lists": True})
 PYRAMIDS = DataKind(
     partial(data.synthetic_opinions, n_train=8000), data.graphs_of_trees, data.read_treebank,
-    _FILES + f"bracketed tree a line, labels from 0, of which the words and the root's label are used: {_SST}",
+    _FILES + f"bracketed tree a line, labels from 0; only words and the root's label are used: {_SST}",
     options={"lists": True}, derive=data.pyramids_of_trees,
 )  # fmt: skip
 SENTENCES = DataKind(data.synthetic_text, data.graphs_of_text, data.read_text, _TEXT)
@@ -57,14 +57,14 @@ HELP = {
     "min_count": "Rarer words of the training data are unknown; 1 suits text with <unk> in their place, as Mikolov's.",
     "root_only": "Train on sentence labels alone, not on every phrase's.",
     "steps": "Words per window.",
-    "leaves": "Of every tree: 2, 4, 8, ...; Cavs measures trees of 256.",
+    "leaves": "Leaves per tree: 2, 4, 8, ...; Cavs measures trees of 256.",
 }
 OF_DATA = {"root_only": 0, "steps": 1, "leaves": 2}
-"""Settings that do not shape the model, and the least that they may be."""
+"""Settings that do not shape the model, with their minimum values."""
 
 
 def settings_of(**defaults: Any) -> type[Settings]:
-    """The settings of a task, which its command takes as options."""
+    """Return a class of a task's settings, which become options of its command."""
     own = [
         (name, type(value), setting(
             value, HELP[name], min=OF_DATA.get(name, 1) if type(value) is int else None,
@@ -84,13 +84,13 @@ def row(
     training: dict[str, Any] | None = None,
     **settings: Any,
 ) -> type[Task[Any]]:
-    """A task.
+    """Return the class of a task.
 
     Args:
-        about: "Train ..." is the help of its command.
-        examples: None if the kind says where they come from.
-        training: options of the training loop, beside those of its kind.
-        settings: with their defaults.
+        about: text after "Train" in the help of the task's command.
+        examples: source of the data; None if the kind defines it.
+        training: options of the training loop, in addition to those of the kind.
+        settings: settings with their defaults.
     """
     own = {
         "__doc__": f"Train {about}.", "name": name, "network_type": network, "settings_type": settings_of(**settings),
@@ -115,14 +115,14 @@ TASKS = {task.name: task for task in (
     row("tree-gru", "a Tree-GRU for sentiment (after Kokkinos & Potamianos 2017)",
         kinds.Trees, zoo.TreeGRUSentiment, TREES, **TREE, embedding=256, per_child=False),
     row("rvnn", "a recursive network for the sentiment of sentences (the VPPS paper's RvNN)",
-        kinds.Trees, zoo.RvNNSentiment, TREES, {"lr": 3e-4},  # few labels: it overfits in a few epochs
+        kinds.Trees, zoo.RvNNSentiment, TREES, {"lr": 3e-4},  # with few labels it overfits in a few epochs
         hidden=512, min_count=2, root_only=True, embedding=512, per_child=False, mlp=256),
     row("mv-rnn", "a matrix-vector recursive network for sentiment (Socher et al. 2012)",
         kinds.BinaryTrees, zoo.MVRNNSentiment, TREES, {"lr": 1e-3},
         **TREE | {"hidden": 32}),  # a word costs hidden x hidden weights
     row("td-rnn", "a TD-RNN for the sentiment of sentences (VPPS, section IV-E)",
         kinds.Sentences, zoo.TDRNNSentiment, PYRAMIDS,
-        {"lr": 1e-4, "clip_norm": 1.0},  # a wide matrix that multiplies as often as there are words: no long steps
+        {"lr": 1e-4, "clip_norm": 1.0},  # small steps, because the wide matrix multiplies once per word in a row
         hidden=512, mlp=256),
     row("td-lstm", "a TD-LSTM for the sentiment of sentences (VPPS, section IV-E)",
         kinds.Sentences, zoo.TDLSTMSentiment, PYRAMIDS, {"lr": 1e-3}, **WORDS, mlp=256),

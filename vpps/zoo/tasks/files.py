@@ -1,4 +1,4 @@
-"""Where the data of a task lies, and what of it a checkpoint keeps."""
+"""Data files of a task, and the names from the data that a checkpoint stores."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from vpps.data.readers.sentences import check_parallel
 from vpps.errors import CheckpointError, DataError
 
 MOST_KEPT = 1 << 20
-"""Fewer children of a vertex, or classes, than this a checkpoint may name: more is damage, and would be allocated."""
+"""Exclusive limit on children and classes in a checkpoint. A larger number is damage and would cause an allocation."""
 
 
 def train_and_dev(data: Path) -> tuple[Source, Source]:
-    """Sources for readers: `train.txt` and `dev.txt` of a folder; or a file, or the only one of a folder, with the last
-    tenth of its lines for dev.
+    """Return sources of train and dev data: `train.txt` and `dev.txt` of a folder, or parts of a single file, `data` or
+    the folder's only text file. The last tenth of its lines is dev data.
 
     Raises:
-        DataError: the folder has neither, or may not be read.
+        DataError: the folder has neither, or cannot be read.
     """
     if not os.path.isdir(data):
         return hold_out(data)
@@ -40,7 +40,7 @@ def train_and_dev(data: Path) -> tuple[Source, Source]:
 
 
 def listed(folder: Path) -> list[Path]:
-    """What a folder holds, in order. Raises DataError."""
+    """Return the sorted paths in a folder. Raises DataError."""
     try:
         return sorted(folder.iterdir())
     except OSError as error:
@@ -48,21 +48,21 @@ def listed(folder: Path) -> list[Path]:
 
 
 def folder_only(data: Path) -> tuple[Source, Source]:
-    """`train.txt` and `dev.txt` of a folder. Raises DataError."""
+    """Return `train.txt` and `dev.txt` of a folder. Raises DataError."""
     if not os.path.isdir(data):
         raise DataError(f"{data}: expected a folder with train.txt and dev.txt")
     return data / "train.txt", data / "dev.txt"
 
 
 def parallel_files(folder: Path, source: str) -> tuple[tuple[Source, Source], tuple[Source, Source]]:
-    """Sources for readers, (source, target) to train on and to judge by: train.X, train.Y, dev.X, dev.Y of a folder; or
-    the only pair of files whose names differ in their endings, with the last tenth of its lines for the latter.
+    """Return (source, target) of train and dev data: train.X, train.Y, dev.X and dev.Y of a folder, or its only pair of
+    files whose names differ in their extensions. The last tenth of that pair's lines is dev data.
 
     Args:
-        source: X. What ends in `.gz` is compressed, and the language stands before that.
+        source: the extension X. Compressed files append `.gz` to it.
 
     Raises:
-        DataError: the folder has neither, or the files of the only pair differ in length.
+        DataError: the folder has neither, or the two files of the single pair differ in length.
     """
     if not os.path.isdir(folder):
         raise DataError(f"{folder}: expected a folder with a file per language, such as train.en and train.vi")
@@ -82,7 +82,7 @@ def parallel_files(folder: Path, source: str) -> tuple[tuple[Source, Source], tu
         found = ", ".join(path.name for path in paths) or "nothing"
         raise DataError(
             f"{folder}: expected train.{source} and dev.{source} with their translations, or one pair of files, found "
-            f"{found}; --source says which ending is that of the source"
+            f"{found}; set --source to the extension of the source files"
         )
     (first, second), *_ = pairs.values()
     n_first, n_second = (sum(1 for _ in read_lines(path)) for path in (first, second))
@@ -92,7 +92,7 @@ def parallel_files(folder: Path, source: str) -> tuple[tuple[Source, Source], tu
 
 
 def names_of(graphs: GraphSet) -> dict[str, Any]:
-    """What the numbers of a set stand for, and its arity, as JSON types."""
+    """Return the vocabularies, class names and kinds of a set, and its arity, as JSON types."""
     return {
         "vocabularies": {column: list(words.words) for column, words in graphs.vocabularies.items()},
         "classes": {column: list(names) for column, names in graphs.classes.items()},
@@ -102,10 +102,10 @@ def names_of(graphs: GraphSet) -> dict[str, Any]:
 
 
 def set_kept(state: Mapping[str, Any], name: str) -> GraphSet:
-    """A set of one vertex that readers take as `like`, from what `names_of` returned.
+    """Return a set of one vertex, the `like` of readers, from a result of `names_of`.
 
     Raises:
-        CheckpointError: that never returned this, so it is of a damaged checkpoint.
+        CheckpointError: the state is not a result of `names_of`, so the checkpoint is damaged.
     """
     names = _kept(state, name)
     by_column: list[Any] = [names.get("vocabularies"), names.get("classes")] if isinstance(names, dict) else []
@@ -115,7 +115,7 @@ def set_kept(state: Mapping[str, Any], name: str) -> GraphSet:
         or not (arity is None or (type(arity) is int and 0 <= arity < MOST_KEPT))
         or not all(map(_are_strings, (names.get("kinds"), *(own for columns in by_column for own in columns.values()))))
     ):
-        raise CheckpointError(f"damaged: {name!r}, the names of what the network knows, are wrong")
+        raise CheckpointError(f"damaged: {name!r}: the vocabularies, classes, kinds or arity are invalid")
     children = (np.zeros(2, np.int32), np.zeros(0, np.int32)) if arity is None else np.full((1, arity), -1, np.int32)
     vocabularies, classes = by_column
     return GraphSet(
@@ -126,7 +126,7 @@ def set_kept(state: Mapping[str, Any], name: str) -> GraphSet:
 
 
 def count_kept(state: Mapping[str, Any], name: str, least: int) -> int:
-    """A number in a task's state. Raises CheckpointError."""
+    """Return a number from a task's state. Raises CheckpointError."""
     count = _kept(state, name)
     if type(count) is not int or not least <= count < MOST_KEPT:
         raise CheckpointError(f"damaged: {name!r} is {count!r}")

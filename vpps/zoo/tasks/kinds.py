@@ -1,4 +1,4 @@
-"""Kinds of tasks: what is learned of which data, in which units, and how it is scored."""
+"""Kinds of tasks: each defines data, targets, units of the loss, and scores."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from vpps.zoo.task import EVALUATION_BATCH, Batch, Task, in_turns
 from vpps.zoo.tasks.files import count_kept, names_of, parallel_files, set_kept, train_and_dev
 from vpps.zoo.tasks.spans import tag_scores
 
-LONGEST = 100  # words of a translation
+LONGEST = 100  # maximum number of words in a translation
 
 Results = Iterable[tuple[GraphBatch, NDArray[np.float32]]]
 Words = TypeVar("Words", GraphBatch, SpelledBatch)
 
 
 class DataKind(NamedTuple):
-    """Where the examples of a task come from.
+    """Source of a task's examples.
 
     Attributes:
-        synthetic: makes examples to train on and to judge by.
-        of, read: make a set of examples, and of files.
-        help: which files these are.
-        files: finds both in what `--data` names.
-        options: of `of` and `read`.
-        min_count: rarer words are unknown, if no setting says it; None leaves it to the reader.
-        derive: what is trained on, of the set that was read.
-        limits_words: synthetic words behind the limit are not in the vocabulary.
+        synthetic: function that makes train and dev examples.
+        of, read: functions that build a set from examples or from files.
+        help: description of the files.
+        files: function that finds the train and dev files in the path of `--data`.
+        options: options of `of` and `read`.
+        min_count: default of the setting: rarer words are unknown. None leaves it to the reader.
+        derive: function from the set that was read to the set to train on.
+        limits_words: True if the vocabulary excludes synthetic words of examples beyond the limit.
     """
 
     synthetic: Callable[[], Any]
@@ -67,13 +67,13 @@ class NetworkTask(Task[Batch]):
     """A network of vpps.zoo and its data.
 
     Attributes:
-        network_type: the network, whose arguments are settings or attributes of the task, by name; others are as they
-            are by default.
-        data: what it is trained on.
-        summary: what the sets hold and what is known of it, a format of `task`.
-        keeps, counts: what a checkpoint keeps: names of sets whose words readers take over, and of numbers, each with
-            the least that it may be.
-        kept: those sets.
+        network_type: class of the network. Its arguments come from settings or attributes of the task with the same
+            names; the others keep their defaults.
+        data: source of the examples.
+        summary: format string of `task` that describes the sets.
+        keeps: names of the sets whose vocabularies a checkpoint stores, for readers to reuse.
+        counts: names of the numbers that a checkpoint stores, with their minimum values.
+        kept: the sets named by `keeps`.
     """
 
     network_type: ClassVar[Callable[..., Any]]
@@ -95,23 +95,23 @@ class NetworkTask(Task[Batch]):
         self.network = self.make_network()
 
     def like(self, *kept: GraphSet) -> Any:
-        """What readers take over from a checkpoint's sets."""
+        """Return the argument `like` of readers, from a checkpoint's sets."""
         return kept[0]
 
     @abstractmethod
     def load(self, like: Any, known: Mapping[str, int]) -> None:
-        """Set `train`, `dev`, `kept` and what they tell of the network's sizes.
+        """Set `train`, `dev`, `kept`, and the sizes of the network that follow from them.
 
         Args:
-            like: of a resumed run; None in a fresh one.
-            known: the counts of that run; none in a fresh one.
+            like: result of `like` in a resumed run; None in a new run.
+            known: counts from the checkpoint in a resumed run; empty in a new run.
         """
 
     def read(self, like: Any, **of_files: Any) -> tuple[Any, Any]:
-        """Train and dev set, before the limit: real ones, or synthetic ones.
+        """Return train and dev set, from files or synthetic, before the limit applies.
 
         Args:
-            of_files: options of the reader of files alone.
+            of_files: options for the reader of files only.
         """
         data, options = self.data, dict(self.data.options)
         if hasattr(self.settings, "steps"):
@@ -128,7 +128,7 @@ class NetworkTask(Task[Batch]):
         return first, make(dev, like=first, **options)
 
     def take(self, train: Any, dev: Any) -> Any:
-        """These sets, as far as the limit goes. Returns the first as it was."""
+        """Set `train`, cut to the limit, and `dev`. Return the uncut training set."""
         self.train, self.dev = train.subset(slice(self.settings.limit)), dev
         return train
 
@@ -163,17 +163,17 @@ class NetworkTask(Task[Batch]):
 
 
 def share(right: list[NDArray[np.bool_]]) -> float:
-    """How many of all are right."""
+    """Return the fraction of correct results."""
     return float(np.concatenate(right).mean())
 
 
 class Labels(NetworkTask[GraphBatch]):
-    """Column `label` of trees, or of what is derived from them.
+    """Predicts column `label` of trees, or of graphs derived from trees.
 
     Attributes:
         n_classes: labels are 0 to n_classes - 1.
-        n_words: in the vocabulary, the unknown one included.
-        arity: the most children that a node may have; None where children are lists.
+        n_words: size of the vocabulary, including the unknown word.
+        arity: maximum number of children of a node; None if children are lists.
     """
 
     counts: ClassVar[Mapping[str, Any]] = {"n_classes": 1}
@@ -182,9 +182,9 @@ class Labels(NetworkTask[GraphBatch]):
 
     def load(self, like: Any, known: Mapping[str, int]) -> None:
         if like is not None and (like.arity is None) != self.data.options.get("lists", False):
-            raise CheckpointError("damaged: its trees have room for another number of children")
+            raise CheckpointError("damaged: its trees store children in another form")
         trees = self.read(like, n_classes=known.get("n_classes"))
-        # Of all that was read: a resumed run reads it again, whatever its limit is, and knows no other classes.
+        # Counts the classes of all the data: a resumed run with another limit must not find unknown classes.
         self.n_classes = known.get("n_classes") or 1 + max(int(graphs[:]["label"].max()) for graphs in trees)
         self.kept = trees[:1]
         self.n_words, self.arity = len(trees[0].vocabularies["word"]), trees[0].arity
@@ -192,7 +192,7 @@ class Labels(NetworkTask[GraphBatch]):
 
 
 class Trees(Labels):
-    """Labels of the nodes of trees: kinds leaf and inner, columns word and label."""
+    """Predicts labels of tree nodes: kinds leaf and inner, columns word and label."""
 
     summary = "trees, {task.n_words} words"
 
@@ -208,7 +208,7 @@ class Trees(Labels):
         return len(batch) if self.settings.root_only else batch.n_vertices
 
     def scores(self, results: Results) -> dict[str, float]:
-        """Accuracy at the roots and at all nodes; outputs are of all nodes, also where only roots are trained."""
+        """Return the accuracy at the roots and at all nodes. Outputs cover all nodes even if only roots are trained."""
         roots, nodes = [], []
         for batch, logits in results:
             nodes.append(logits.argmax(axis=1) == batch["label"])
@@ -217,7 +217,7 @@ class Trees(Labels):
 
 
 class TwoTypeTrees(Trees):
-    """The same, inner nodes being of two types. The drawing is part of the data: the same for all seeds of training."""
+    """`Trees` with two types of inner nodes. The drawn types are part of the data and independent of the seed."""
 
     def read(self, like: Any, **of_files: Any) -> tuple[GraphSet, GraphSet]:
         train, dev = super().read(like, **of_files)
@@ -226,7 +226,7 @@ class TwoTypeTrees(Trees):
 
 
 class BinaryTrees(Trees):
-    """The same for an MV-RNN, which refuses all other trees."""
+    """`Trees` for an MV-RNN, which accepts only binary trees."""
 
     def load(self, like: Any, known: Mapping[str, int]) -> None:
         super().load(like, known)
@@ -242,7 +242,7 @@ class BinaryTrees(Trees):
 
 
 class Sentences(Labels):
-    """The label of each sentence, one per graph."""
+    """Predicts the label of each sentence, one per graph."""
 
     summary = "sentences, {task.n_words} words"
     unit = "sentence"
@@ -251,20 +251,20 @@ class Sentences(Labels):
         return len(batch)
 
     def scores(self, results: Results) -> dict[str, float]:
-        """Accuracy of the graphs' labels."""
+        """Return the accuracy of the graphs' labels."""
         return {"dev accuracy": share([logits.argmax(axis=1) == batch["label"] for batch, logits in results])}
 
 
 class Tournaments(Sentences):
-    """The winner of each tournament. There are no files of them."""
+    """Predicts the winner of each tournament. The data is always synthetic."""
 
     summary = "examples"
-    data_help = "None: its trees are made, as in the papers that measure it."
+    data_help = "None: its trees are synthetic, as in the papers that measure it."
     unit = "tree"
     keeps, counts = (), {}
 
     def like(self, *kept: GraphSet) -> None:
-        """There are no words."""
+        """Return None, because there is no vocabulary to reuse."""
 
     def load(self, like: Any, known: Mapping[str, int]) -> None:
         if self.settings.data is not None:
@@ -275,10 +275,10 @@ class Tournaments(Sentences):
 
 
 class Tags(NetworkTask[Words]):
-    """Tags of words.
+    """Predicts tags of words.
 
     Attributes:
-        tags: their names, by number.
+        tags: names of the tags, by index.
     """
 
     training: ClassVar[Mapping[str, Any]] = {"epochs": 10, "batch_size": 16, "lr": 0.001}
@@ -292,18 +292,18 @@ class Tags(NetworkTask[Words]):
         self.n_words, self.n_tags = len(self.kept[0].vocabularies["word"]), len(self.tags)
 
     def sets_of(self, train: Any) -> tuple[GraphSet, ...]:
-        """Of words first."""
+        """Return the sets to store in checkpoints, the set of words first."""
         return (train,)
 
     def scores(self, results: Iterable[tuple[Words, NDArray[np.float32]]]) -> dict[str, float]:
-        """F1 of entities, where tags mark some, and the accuracy of tags."""
+        """Return the F1 of entities, if tags mark entities, and the accuracy of tags."""
         return tag_scores(
             ((batch.offsets, batch["tag"], logits.argmax(axis=1)) for batch, logits in results), self.tags
         )
 
 
 class SpelledTags(Tags[SpelledBatch]):
-    """The same, rare words being spelled.
+    """`Tags` with rare words given by their characters.
 
     Attributes:
         n_characters: rows of the embedding table of characters.
@@ -320,11 +320,11 @@ class SpelledTags(Tags[SpelledBatch]):
 
 
 class CharacterTags(NetworkTask[GraphBatch]):
-    """Tags of the characters of lattices. They are numbers without names, so entities cannot be told apart.
+    """Predicts tags of characters in lattices. Tags are numbers without names, so entities cannot be identified.
 
     Attributes:
-        train, dev: kinds character and word, columns of those names, and tag.
-        outside: the most frequent tag of the training data, which stands for no entity.
+        train, dev: sets with kinds character and word, and columns character, word and tag.
+        outside: the most frequent tag of the training data, taken to mean "no entity".
     """
 
     training: ClassVar[Mapping[str, Any]] = {"lr": 0.002, "batch_size": 16}
@@ -347,10 +347,10 @@ class CharacterTags(NetworkTask[GraphBatch]):
         return len(characters_of(batch))
 
     def scores(self, results: Results) -> dict[str, float]:
-        """F1 and accuracy of characters.
+        """Return F1 and accuracy of characters.
 
-        F1 counts each character whose tag is not the most frequent one: most characters belong to no entity, so that
-        even a network that never finds any has a high accuracy.
+        F1 counts only characters whose tag is not the most frequent one. Most characters belong to no entity, so even a
+        network that finds no entities has a high accuracy.
         """
         pairs = [(batch["tag"][characters_of(batch)], logits.argmax(axis=1)) for batch, logits in results]
         tags, guessed = (np.concatenate(column) for column in zip(*pairs, strict=True))
@@ -360,7 +360,7 @@ class CharacterTags(NetworkTask[GraphBatch]):
 
 
 class NextWords(NetworkTask[GraphBatch]):
-    """The words of a text, each from those before it."""
+    """Predicts each word of a text from the words before it."""
 
     training: ClassVar[Mapping[str, Any]] = {"epochs": 10, "lr": 3e-3, "clip_norm": 5.0}
     lower_is_better = True
@@ -379,14 +379,14 @@ class NextWords(NetworkTask[GraphBatch]):
         return f"{sizes}, {self.model.n_weights} weights"
 
     def outputs(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The cross entropy of every word: one number, where the logits would be thousands."""
+        """Return the cross entropy of every word: one number instead of thousands of logits."""
         losses: vpps.Rows = self.network.losses(graph, batch)
         return losses
 
     def scores(self, results: Results) -> dict[str, float]:
-        """Perplexity: the exponential of the mean cross entropy of all words.
+        """Return the perplexity, the exponential of the mean cross entropy of all words.
 
-        It is infinite where training has diverged so far that no float holds it.
+        It is infinite if training has diverged so far that it overflows a float.
         """
         total, n = 0.0, 0
         for _, losses in results:
@@ -397,15 +397,15 @@ class NextWords(NetworkTask[GraphBatch]):
 
 
 class Translation(NextWords):
-    """The words of translations.
+    """Predicts the words of translations.
 
     Attributes:
-        references: the dev translations, words as they are written.
+        references: the dev translations, as written words.
     """
 
     data_help = (
         "A folder with train.X, train.Y, dev.X and dev.Y, where X and Y are languages (train.en, train.vi), or with "
-        "one pair of files of which the last tenth is held out; one tokenised sentence a line. BLEU needs sacrebleu."
+        "one pair of files, whose last tenth is held out; one tokenised sentence a line. BLEU needs sacrebleu."
     )
     summary = "pairs of sentences, {task.n_source} and {task.n_target} different words"
     description = NetworkTask.description
@@ -432,20 +432,20 @@ class Translation(NextWords):
         return len(self.network.target_vertices(batch))
 
     def evaluate(self, handle: vpps.Handle, world: World | None = None) -> dict[str, float]:
-        """Perplexity; and BLEU of greedy translations (Papineni et al. 2002) where sacrebleu is installed."""
+        """Return the perplexity, and if sacrebleu is installed BLEU of greedy translations (Papineni et al. 2002)."""
         found = super().evaluate(handle, world)
         if importlib.util.find_spec("sacrebleu") is not None:
             found["BLEU"] = self.bleu(self.translations(handle, world))
         return found
 
     def translations(self, handle: vpps.Handle, world: World | None = None) -> list[list[str]]:
-        """Of the dev sentences, in order; `world` as in `evaluate`."""
+        """Translate the dev sentences, in order; `world` as in `evaluate`."""
         batches = self.dev.batches(EVALUATION_BATCH, shuffle=False)
         found = in_turns(lambda batch: self.network.translate(handle, batch, LONGEST), batches, world)
         return [[self.words.words[word] for word in translation] for some in found for translation in some]
 
     def bleu(self, translations: Iterable[Iterable[str]]) -> float:
-        """BLEU of the dev set, 0 to 100; texts are taken as they are tokenised. Needs sacrebleu."""
+        """Return the BLEU of the dev set, 0 to 100, without tokenising the texts again. Needs sacrebleu."""
         import sacrebleu
 
         found = sacrebleu.corpus_bleu(

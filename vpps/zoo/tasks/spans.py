@@ -12,19 +12,18 @@ _MARK = re.compile(r"([BIMESLU])-(.+)")  # beginning, inside = middle, end = las
 _BEGINS, _ENDS = frozenset("BSU"), frozenset("ESLU")
 
 Tagged = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]
-"""(offsets of sentences (n + 1,), the right tags, those that were predicted): of some sentences, end to end."""
+"""Concatenated sentences: (offsets of the sentences (n + 1,), correct tags, predicted tags)."""
 
 
 class Spans:
-    """Entities in sequences of tags, which may follow any of the schemes IO, BIO (IOB2), IOB1, BMES and BIOES.
+    """Entities in sequences of tags of the schemes IO, BIO (IOB2), IOB1, BMES and BIOES.
 
-    As in conlleval (Tjong Kim Sang & De Meulder 2003) an entity is a longest run of tags of one type within a sentence,
-    which B (S, U) at the latest ends, as does anything behind E (L, S, U). So every sequence of tags marks some
-    entities, whether it keeps to its scheme or not.
+    As in conlleval (Tjong Kim Sang & De Meulder 2003), an entity is a longest run of tags of one type in a sentence. A
+    run also ends before B (S, U) and after E (L, S, U). Sequences that violate their scheme mark entities, too.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        """names: of the tags by number; all but O are a mark and a type, `are_spans(names)`."""
+        """Take the tags' `names` by index. All but O are a mark and a type: `are_spans(names)`."""
         marks = [_MARK.fullmatch(name) for name in names]
         types = sorted({mark[2] for mark in marks if mark})
         self._type = np.array([types.index(mark[2]) if mark else -1 for mark in marks])
@@ -32,14 +31,14 @@ class Spans:
         self._ends = np.array([mark is not None and mark[1] in _ENDS for mark in marks])
 
     def of(self, tags: NDArray[np.integer], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The entities of some sentences: (entities, 3), rising: first word, word behind the last, number of the type.
+        """Return the sorted entities, (entities, 3): first word, end (exclusive) and index of the type.
 
         Args:
-            tags: (words,) of all sentences, end to end.
-            offsets: (sentences + 1,) the words of sentence k are `offsets[k]:offsets[k + 1]`.
+            tags: tags of all concatenated sentences, (words,).
+            offsets: (sentences + 1,); the words of sentence k are `offsets[k]:offsets[k + 1]`.
         """
         types = self._type[tags]
-        apart = np.ones(len(tags) + 1, bool)  # whether an entity cannot go on from the word before this one
+        apart = np.ones(len(tags) + 1, bool)  # True if no entity spans this word and the previous one
         apart[1:-1] = (types[1:] != types[:-1]) | self._begins[tags[1:]] | self._ends[tags[:-1]]
         apart[offsets] = True
         first = np.flatnonzero(apart[:-1] & (types >= 0))
@@ -48,18 +47,18 @@ class Spans:
 
 
 def are_spans(names: Sequence[str]) -> bool:
-    """Whether tags mark entities: one is O, all others are such as B-PER."""
+    """Return True if tags mark entities: one is O, and all others look like B-PER."""
     return "O" in names and len(names) > 1 and all(name == "O" or _MARK.fullmatch(name) for name in names)
 
 
 def tag_scores(results: Iterable[Tagged], names: Sequence[str]) -> dict[str, float]:
-    """`dev entity F1`, where tags mark entities, and `dev accuracy` of tags.
+    """Return `dev accuracy` of tags and, if tags mark entities, `dev entity F1`.
 
-    F1 is of all entities together (micro-averaged): one counts as found where its first word, last word and type are
-    right. It is 0 where nothing is found.
+    F1 is micro-averaged over all entities. An entity is found if its first word, last word and type are correct. F1 is
+    0 if no entity is found.
 
     Args:
-        names: of the tags by number.
+        names: names of the tags, by index.
     """
     spans = Spans(names) if are_spans(names) else None
     n = right = found = expected = common = 0
