@@ -15,8 +15,8 @@ pytestmark = pytest.mark.host
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_it_has_at_most_120_lines() -> None:
-    assert len(README.splitlines()) <= 120
+def test_it_has_at_most_105_lines() -> None:
+    assert len(README.splitlines()) <= 105
 
 
 def test_its_program_is_the_one_that_the_first_page_of_the_documentation_runs() -> None:
