@@ -46,8 +46,7 @@ prepare_venv() {
     local installed=$venv/.installed$extras$group
     if [[ ! -f $installed || $(<"$root/pyproject.toml") != "$(<"$installed")" ]]; then
         echo "installing vpps$extras${group:+ with group $group} into $venv ..."
-        echo "This compiles the planner, the recorder and the cpu kernel, once, in half a minute. A wheel brings them compiled" \
-            "(pip install vpps; scripts/build-wheels makes wheels)."
+        echo "A checkout compiles planner, recorder and cpu kernel, once, in half a minute; scripts/build-wheels puts them into wheels."
         install_checkout "$extras" "$group" || fail "pip could not install vpps$extras into $venv: see its message above."
         cp "$root/pyproject.toml" "$installed"
     fi
