@@ -46,7 +46,7 @@ prepare_venv() {
     local installed=$venv/.installed$extras$group
     if [[ ! -f $installed || $(<"$root/pyproject.toml") != "$(<"$installed")" ]]; then
         echo "installing vpps$extras${group:+ with group $group} into $venv ..."
-        echo "A checkout compiles planner, recorder and cpu kernel, once, in half a minute; scripts/build-wheels puts them into wheels."
+        echo "A checkout compiles planner, recorder and cpu kernel once, in half a minute. A wheel (scripts/build-wheels) contains them."
         install_checkout "$extras" "$group" || fail "pip could not install vpps$extras into $venv: see its message above."
         cp "$root/pyproject.toml" "$installed"
     fi
