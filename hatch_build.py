@@ -28,9 +28,9 @@ def _answers(name: str) -> bool:
 
 
 def describe(root: Path, urls: dict[str, str]) -> str:
-    """Return the long description for the package index: PYPI.md with the project's addresses and its first program."""
+    """Return the long description for the package index: PYPI.md.in with addresses and the first program."""
     program = (root / "docs/programs/quickstart.py").read_text(encoding="utf-8").rstrip()
-    return Template((root / "PYPI.md").read_text(encoding="utf-8")).substitute(urls, program=program)
+    return Template((root / "PYPI.md.in").read_text(encoding="utf-8")).substitute(urls, program=program)
 
 
 class Describing(MetadataHookInterface):
