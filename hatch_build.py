@@ -1,4 +1,4 @@
-"""What hatchling does beside packing: compiles planner, recorder and the cpu target's kernel, for a wheel its kernels.
+"""Hooks of hatchling: the long description, and the compilation of planner, recorder and kernels of the cpu target.
 
 VPPS_WHEEL_TARGET: a wheel for another platform, by zig's name of it, such as aarch64-linux-gnu.2.17.
 """
@@ -12,9 +12,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 TARGET = os.environ.get("VPPS_WHEEL_TARGET", "")
 COMPILER = "ziglang>=0.15"
@@ -23,6 +25,21 @@ COMPILER = "ziglang>=0.15"
 def _answers(name: str) -> bool:
     """Whether a compiler is there; on macOS a program of its name may only ask for the developer's tools."""
     return bool(shutil.which(name)) and not subprocess.run([name, "--version"], capture_output=True).returncode
+
+
+def describe(root: Path, urls: dict[str, str]) -> str:
+    """Return the long description for the package index: PYPI.md.in with addresses and the first program."""
+    program = (root / "docs/programs/quickstart.py").read_text(encoding="utf-8").rstrip()
+    return Template((root / "PYPI.md.in").read_text(encoding="utf-8")).substitute(urls, program=program)
+
+
+class Describing(MetadataHookInterface):
+    """Called by hatchling for each wheel and sdist."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        metadata["readme"] = {
+            "content-type": "text/markdown", "text": describe(Path(self.root), metadata["urls"]),
+        }  # fmt: skip
 
 
 class Compiling(BuildHookInterface[Any]):

@@ -164,7 +164,7 @@ def main() -> None:
     try:
         import matplotlib
     except ImportError:
-        sys.exit("figures need matplotlib: pip install -e '.[bench]'")
+        sys.exit("figures need matplotlib: pip install matplotlib")
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "vpps"  # the same lines give the same file
     import matplotlib.pyplot as plt

@@ -22,10 +22,10 @@ find_python() {
     done
 }
 
-# Makes $venv unless it is there, then installs this checkout with the given extras ("" or "[dev]") if
-# pyproject.toml has changed since that was last done: a second run neither waits nor needs a network.
+# Makes $venv unless it is there, then installs this checkout with extras, such as "[mpi]", and a dependency group, such as
+# dev ("": none), if pyproject.toml has changed since that was last done: a second run neither waits nor needs a network.
 prepare_venv() {
-    local extras=$1 base
+    local extras=$1 group=$2 base
     if [[ ! -x $python ]]; then
         base=$(find_python)
         [[ -n $base ]] || fail "vpps needs Python 3.11 or newer, found $(python3 --version 2>/dev/null || echo none)." \
@@ -43,15 +43,31 @@ prepare_venv() {
         CXX=$("$python" -P -c 'import pathlib, shlex, ziglang; print(shlex.quote(str(pathlib.Path(ziglang.__file__).with_name("zig"))), "c++")')
         export CXX  # pip would have it once more, to compile with
     fi
-    local installed=$venv/.installed$extras
+    local installed=$venv/.installed$extras$group
     if [[ ! -f $installed || $(<"$root/pyproject.toml") != "$(<"$installed")" ]]; then
-        echo "installing vpps$extras into $venv ..."
-        "$python" -P -m pip install --quiet --disable-pip-version-check --editable "$root$extras" ||
-            fail "pip could not install vpps$extras into $venv: see its message above."
+        echo "installing vpps$extras${group:+ with group $group} into $venv ..."
+        echo "A checkout compiles planner, recorder and cpu kernel once, in half a minute. A wheel (scripts/build-wheels) contains them."
+        install_checkout "$extras" "$group" || fail "pip could not install vpps$extras into $venv: see its message above."
         cp "$root/pyproject.toml" "$installed"
     fi
     # A pull may have brought other sources; done at once where it has not.
     "$python" -P -m vpps.installation >/dev/null || fail "planner and recorder cannot be compiled: see the message above."
+}
+
+# $1: extras, $2: a dependency group. pip knows groups from 25.1 on; if it cannot be upgraded, it gets their requirements.
+install_checkout() {
+    local pip=("$python" -P -m pip install --quiet --disable-pip-version-check)
+    knows_groups() { "${pip[@]}" --help | grep -q -e --group; }
+    if [[ -z $2 ]]; then
+        "${pip[@]}" --editable "$root$1"
+    elif knows_groups || { "${pip[@]}" --upgrade 'pip>=25.1' && knows_groups; }; then
+        "${pip[@]}" --editable "$root$1" --group "$root/pyproject.toml:$2"
+    else
+        "${pip[@]}" --editable "$root$1" --requirement <("$python" -P -c 'import sys, tomllib
+groups = tomllib.load(open(sys.argv[1], "rb"))["dependency-groups"]
+listed = lambda name: [r for g in groups[name] for r in (listed(g["include-group"]) if isinstance(g, dict) else [g])]
+print(*listed(sys.argv[2]), sep="\n")' "$root/pyproject.toml" "$2")
+    fi
 }
 
 # Puts an NVRTC beside the environment's own, for tests/kernel/test_nvrtc_versions.py: $1 names the folder, $2 is what pip

@@ -14,7 +14,7 @@ ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")  # Tur
 # Each takes 5 to 40 seconds: CI compiles a selection, VPPS_TEST_ARCHS=all every kernel of a matrix.
 COMPILE_ALL = os.environ.get("VPPS_TEST_ARCHS") == "all"
 
-# If wheels exist for the platform, extra "dev" installs them, and a test that does not find them fails.
+# If wheels exist for the platform, group "dev" installs them, and a test that does not find them fails.
 needs_nvrtc = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"),
     reason=f"NVIDIA publishes no NVRTC for {sys.platform} on {platform.machine()}",

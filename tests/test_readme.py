@@ -1,17 +1,21 @@
-"""README is short; the documentation's tests run its program, and the files it names exist."""
+"""README and the package index's description: the programs, files and pages that they name exist."""
 
 from __future__ import annotations
 
 import os
 import re
+import tomllib
 
 import pytest
 
+import vpps
+from hatch_build import describe
 from tests.processes import ROOT
 from vpps.targets import TARGETS
 
 pytestmark = pytest.mark.host
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -40,3 +44,21 @@ def test_relative_links_lead_somewhere(page: str) -> None:
     """Links of pages that Sphinx does not check."""
     links = re.findall(r"\]\((?!https?:)([^)#\s]+)", (ROOT / page).read_text(encoding="utf-8"))
     assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
+
+
+def test_the_description_for_the_package_index_stands_alone() -> None:
+    text = describe(ROOT, PROJECT["urls"])
+    assert text.split("```")[1].strip().startswith("pip install vpps ")
+    assert (ROOT / "docs/programs/quickstart.py").read_text(encoding="utf-8") in text
+    assert set(PROJECT["optional-dependencies"]) <= set(re.findall(r"\w+", text))
+    links = re.findall(r"\]\(([^)]*)", text)
+    assert [link for link in links if not link.startswith("https://")] == []
+    pages = re.findall(r"\]\(" + re.escape(PROJECT["urls"]["Documentation"]) + r"/(.*?)\.html", text)
+    assert [page for page in pages if not (ROOT / "docs" / f"{page}.md").exists()] == []
+
+
+def test_the_citation_agrees_with_the_project() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    fields = dict(re.findall(r"^([\w-]+): (.*)$", citation, flags=re.MULTILINE))
+    project = (vpps.__version__, PROJECT["description"], PROJECT["license"], PROJECT["urls"]["Source"])
+    assert tuple(fields[name] for name in ("version", "abstract", "license", "repository-code")) == project

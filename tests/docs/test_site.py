@@ -21,7 +21,7 @@ from vpps.script.instructions import TABLE
 
 pytestmark = [
     pytest.mark.host,
-    pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="Sphinx is absent: pip install -e '.[docs]'"),
+    pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="Sphinx is absent: scripts/docs installs it"),
 ]
 
 # Builds as scripts/docs does, in a process without network access.
