@@ -57,7 +57,7 @@ prepare_venv() {
 # $1: extras, $2: a dependency group. pip knows groups from 25.1 on; if it cannot be upgraded, it gets their requirements.
 install_checkout() {
     local pip=("$python" -P -m pip install --quiet --disable-pip-version-check)
-    knows_groups() { "${pip[@]}" --help | grep -q -e --group; }
+    knows_groups() { [[ $("${pip[@]}" --help) == *--group* ]]; }  # grep -q would break the pipe
     if [[ -z $2 ]]; then
         "${pip[@]}" --editable "$root$1"
     elif knows_groups || { "${pip[@]}" --upgrade 'pip>=25.1' && knows_groups; }; then
