@@ -7,7 +7,7 @@ from gpu_cost.machine_code import Code
 # What time is said to go to: the first of these whose function an instruction is in, by way of a line that says so. The
 # rest is called by the routine that the kernel calls; nothing is left out.
 REGIONS = (
-    ("bringing chunks of vectors", "Bringing::bring", ""),
+    ("bringing chunks of vectors", "VectorPipeline::bring", ""),
     ("bringing few vectors", "bring_vectors", ""),
     ("weights times vectors", "Lane::multiply", ""),
     ("adding up over lanes", "sum_over_lanes", ""),
