@@ -46,7 +46,7 @@ def packed(matrix: Any) -> Any:
 
 
 def in_pairs(matrix: Any) -> Any:
-    """By definition: word c has columns 2c and 2c + 1, rounded, in its lower and upper half; or zeros after the last."""
+    """By definition: word c has columns 2c and 2c + 1, rounded, in its lower and upper half; zeros after the last."""
     rows, columns = matrix.shape
     found = np.zeros((rows, -(-columns // 2)), np.uint32)
     for c in range(columns):
