@@ -29,7 +29,7 @@ TOLERANCE = 0.15
 SHORTEST = 1.0  # us: shorter executions are mostly of blocks that own nothing, and say nothing of the others
 
 
-class Beside(NamedTuple):
+class Comparison(NamedTuple):
     """Model and measurement, in microseconds, of a form of instruction or the launch, on the bench's first batch."""
 
     batch: int
@@ -47,9 +47,9 @@ class Calibration:
         ratios: smallest and largest ratio of measured to calibrated time, of each form and of launches.
     """
 
-    def __init__(self, found: Iterable[Beside], launches: Iterable[float] = ()) -> None:
+    def __init__(self, found: Iterable[Comparison], launches: Iterable[float] = ()) -> None:
         """Fit factors to measurements; `launches` are ratios of measured to calibrated time of launches."""
-        forms: dict[str, list[Beside]] = defaultdict(list)
+        forms: dict[str, list[Comparison]] = defaultdict(list)
         for b in found:
             forms[b.form].append(b)
         waits = forms.get(WAIT, [])
@@ -80,7 +80,7 @@ class Calibration:
 def calibration() -> Calibration:
     """The Calibration of RESULTS."""
     lines = read([RESULTS], ["gpu_cost"]) if RESULTS.exists() else []
-    found = [Beside(line["batch"], line["form"], line["value"], line["measured"]) for line in lines]
+    found = [Comparison(line["batch"], line["form"], line["value"], line["measured"]) for line in lines]
     launches = [line["measured"] / line["calibrated"] for line in lines if line["form"] == LAUNCH]
     return Calibration([b for b in found if b.form != LAUNCH], launches)
 
@@ -124,10 +124,10 @@ def compare(
         by_block = [typical((e.form, e.raw) for e in run) for run in blocks]
         for form, us in measured[batch].items():
             if form in by_block[0] and us >= SHORTEST:
-                found.append(Beside(batch, form, statistics.median(each[form] for each in by_block), us))
+                found.append(Comparison(batch, form, statistics.median(each[form] for each in by_block), us))
     fitted = Calibration(found)
     for batch, launch in launches.items():
-        found.append(Beside(batch, LAUNCH, sum(e.raw for e in launch), measured[batch][LAUNCH]))
+        found.append(Comparison(batch, LAUNCH, sum(e.raw for e in launch), measured[batch][LAUNCH]))
     head = ["form", "batch", "model, us", "calibrated", "measured", "measured / calibrated", "off by more than 15 %"]
     rows = [head]
     for b in sorted(found, key=lambda b: (b.form == LAUNCH, b.form, b.batch)):

@@ -88,7 +88,7 @@ def _fset(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 
 def _fchk(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    """Tests whether a division needs the slow path, for operands near the limits of a float's range."""
+    """True if a division needs the slow path, for operands near the limits of a float's range."""
     put, a, b = m.put_predicate(operands[0]), m.floats(operands[1]), m.floats(operands[2])
 
     def run(mask: Mask) -> None:

@@ -1,3 +1,5 @@
+#pragma once
+#include "windows.cuh"
 // ---- products with matrices in windows
 //
 // The warps divide the columns: warp w multiplies the w-th eighth of every chunk of CHUNK_COLUMNS. A lane has separate sums, for

@@ -1,3 +1,6 @@
+#pragma once
+#include "../random.cuh"
+#include "instructions.h"
 // ---- dropout, CUDA: each thread computes the random word of its unit. The words are in the order of host/dropout.h.
 VP_ROUTINE void dropout(const Vp& vp, const Dropout& i)
 {

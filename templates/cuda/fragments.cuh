@@ -1,3 +1,5 @@
+#pragma once
+#include "prelude.h"
 // ---- fragments: operands of tensor cores (PTX ISA, "Matrix fragments for mma.m16n8k16", "... m16n8k8")
 //
 // A lane has two of 16 rows, 8 apart, and one of 8 vectors. The terms of a sum may have any order that rows and vectors share,

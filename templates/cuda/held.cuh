@@ -1,3 +1,5 @@
+#pragma once
+#include "instructions.h"
 // ---- matrices on the chip: the rows that a block owns, and the buffers of products in shared memory
 //
 // The buffers are in this order: vectors, partial sums, results for a chained tail, windows.

@@ -1,3 +1,5 @@
+#pragma once
+#include "matrix.cuh"
 // ---- products of computed matrices, CUDA: a thread per element; matrices are row-major
 VP_ROUTINE void matmul(const Vp& vp, const Matmul& i)
 {

@@ -1,3 +1,5 @@
+#pragma once
+#include "../optimizers.cuh"
 // ---- matrices in memory, row-major, for which the chip has no room
 enum {
     MEMORY_VECTORS = 4,  // vectors that a warp multiplies by a row from memory

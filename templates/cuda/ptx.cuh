@@ -1,3 +1,5 @@
+#pragma once
+#include "configuration.h"
 // Calls f for the compile-time numbers [K, N): registers have no addresses. It recurses on halves, because NVRTC instantiates
 // templates at most 200 deep.
 template <int K> struct Number { enum { VALUE = K }; };

@@ -1,3 +1,6 @@
+#pragma once
+#include "held.cuh"
+#include "timeline.h"
 // ---- the published scheme (VPPS, section III-A): registers hold whole rows of weights; a warp's lanes divide the columns
 //
 // A warp holds R rows of a slot, and a lane C columns of each row: every 32nd one. A product ends with a sum over the lanes.

@@ -1,3 +1,8 @@
+#pragma once
+#include "../elementwise.cuh"
+#include "../tails.cuh"
+#include "held.cuh"
+#include "sync.h"
 // ---- tails, CUDA: a thread computes a unit. It reads the addresses of views from the instruction in shared memory when it
 // needs them, because registers have no room for so many addresses beside the weights.
 struct Unit {

@@ -1,3 +1,6 @@
+#pragma once
+#include "../guard.cuh"
+#include "matrix.cuh"
 // ---- weight gradients: G = sum over n vertices of dy x^T, in tiles of 128 rows by 64 columns
 //
 // The vertices are divided into segments by n alone. Pairs of a tile and a segment are dealt to virtual processors round-robin;

@@ -1,3 +1,7 @@
+#pragma once
+#include "fragments.cuh"
+#include "held.cuh"
+#include "timeline.h"
 // ---- windows: parts of shared memory that hold the rows of a matrix, one after the other, for products
 //
 // Matrices may share a window. A product that needs a matrix copies it there from registers or memory. If the window is too

@@ -57,7 +57,7 @@ ISA_NEEDS = {
     "portable": set[str](),
 }
 Steps = Callable[[Path, Path], Iterable[Sequence[str]]]
-_OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # disk errors that a compiler may report
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # disk errors that a compiler may report
 
 
 @lru_cache(maxsize=1)
@@ -194,7 +194,7 @@ def run_compiler(compiler: Sequence[str], step: Sequence[str], what: str, text: 
     variables = {**programs.environment(), "TMPDIR": str(result.parent), "LC_ALL": "C", **own}
     code, log = processes.run(step, variables)
     if code:
-        for number in _OF_DISK:
+        for number in _DISK_ERRORS:
             if os.strerror(number) in log:
                 raise OSError(number, f"{shlex.join(compiler)}: {os.strerror(number)}", str(result.parent))
         diagnostics = of_log(log, text.read_text(encoding="utf-8"), text)

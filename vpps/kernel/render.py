@@ -70,9 +70,9 @@ C_TYPES = {
 }
 
 HOST_HEADERS = ("host/prelude.h", "math.cuh", "script.cuh", "host/timeline.h")
-CUDA_HEADERS = ("cuda/ptx.cuh", "cuda/prelude.cuh", "math.cuh", "script.cuh")
-CUDA_SYNC = ("cuda/sync.cuh",)
-CUDA_TIMELINE = ("cuda/timeline.cuh",)
+CUDA_HEADERS = ("cuda/ptx.cuh", "cuda/prelude.h", "math.cuh", "script.cuh")
+CUDA_SYNC = ("cuda/sync.h",)
+CUDA_TIMELINE = ("cuda/timeline.h",)
 TIMELINE_LINE = "VP_TIMELINE("  # start of lines that are removed from a GPU's kernel without a timeline
 
 ROUTINES = (  # for both
@@ -105,11 +105,16 @@ def template_dir() -> Path:
     raise CompileError(f"the kernel templates are missing from {package}; reinstall vpps")
 
 
+def header_text(name: str) -> str:
+    """Text of a header, without the lines by which editors and compilers read it alone."""
+    lines = (template_dir() / name).read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith(('#include "', "#pragma once"))).strip() + "\n"
+
+
 def _joined(names: tuple[str, ...], named: bool = False) -> str:
     if named:
         return "\n".join(f'#include "{name}"' for name in names) + "\n"
-    folder = template_dir()
-    return "\n".join(f"{(folder / n).read_text(encoding='utf-8').strip()}\n" for n in names)
+    return "\n".join(map(header_text, names))
 
 
 def _render(timeline: bool, template: str = "kernel.cu.j2", **values: Any) -> str:
@@ -135,6 +140,7 @@ def _render(timeline: bool, template: str = "kernel.cu.j2", **values: Any) -> st
         flags=Flag.__members__,
         first_sliced=FIRST_SLICED,
         hyper=HYPER,
+        uses=tuple(ViewUse),
         ctype=C_TYPES,
         **values,
     )
@@ -169,7 +175,6 @@ def render_cpu(tile: Tile, named: bool = False, rounds: bool = False) -> str:
         forms=FORMS,
         table=[i for i in TABLE if not i.on_chip],
         merged={},
-        uses=(),
         tails=(),
     )
 
@@ -184,7 +189,6 @@ def render_tails(tails: Sequence[Tail], tile: Tile) -> str:
         headers=_joined(HOST_HEADERS),
         routines=_joined(HOST_TAILS),
         forms={"Tail": FORMS["Tail"]},
-        uses=tuple(ViewUse),
         tails=sorted(tails, key=lambda t: t.number),
         lines_of=partial(lines_of, loads_first=False),
     )
@@ -274,7 +278,6 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         table=table,
         # Elementwise ops with equally many operands share a loop: code space is scarce, and a uniform branch is cheap.
         merged={form: [i for i in table if i.form == form] for form in maps},
-        uses=tuple(ViewUse) if spec.tails else (),
         tails=sorted(spec.tails, key=lambda t: t.number),
         lines_of=partial(lines_of, loads_first=chip.registers <= FEW_REGISTERS),
     )

@@ -73,7 +73,7 @@ __constant__ const TileShape PRODUCT_TILES[] = {
 };
 
 #include "cuda/ptx.cuh"
-#include "cuda/prelude.cuh"
+#include "cuda/prelude.h"
 #include "math.cuh"
 #include "script.cuh"
 
@@ -286,7 +286,7 @@ struct End {
     }
 };
 
-#include "cuda/sync.cuh"
+#include "cuda/sync.h"
 #include "elementwise.cuh"
 #include "ops/elementwise.cuh"
 #include "ops/rowwise.cuh"

@@ -84,7 +84,7 @@ def obtain(request: BinaryRequest) -> Entry:
     if entry is None:
         # Other processes wait if locks work; otherwise they build it twice.
         lock = locks.held(place / (request.key + locks.LOCK) for place in places.usable())
-        with _told(f"compiling, once for this machine: {request.label.described}", after=NOTICEABLE), lock:
+        with _announced(f"compiling, once for this machine: {request.label.described}", after=NOTICEABLE), lock:
             entry = _find(request.key) or _make(request)
     _requests[entry.binary] = request
     return entry
@@ -133,7 +133,7 @@ def _find(key: str) -> Entry | None:
 
 
 @contextmanager
-def _told(text: str, after: float) -> Iterator[None]:
+def _announced(text: str, after: float) -> Iterator[None]:
     """Give a notice if the block takes longer than `after` seconds, also if it waits for another process."""
     ends = threading.Lock()
     ends.acquire()

@@ -280,9 +280,7 @@ def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: Chi
         if name not in names:
             raise HandleError(f"tiers={{{name!r}: {tier!r}}}: there is no such matrix; {said_of(name, names)}")
         if not isinstance(tier, str) or tier != "L2":
-            raise HandleError(
-                f"tiers={{{name!r}: {tier!r}}}: expected 'L2'; what is on the chip the planner places by itself"
-            )
+            raise HandleError(f"tiers={{{name!r}: {tier!r}}}: expected 'L2'; the planner chooses places on the chip")
     _check_published(matrices, options)
     _check_blocks(device, vps, options)
 

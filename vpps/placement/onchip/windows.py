@@ -207,7 +207,7 @@ def _place(m: DenseMatrix, names: Sequence[str]) -> Place:
         return Place("shared", f"in L2; each product copies {what} to a window", m.rows, m, refilled=True)
     if m.home == DenseMatrix.IN_MEMORY:
         return Place("shared", "copied to its matrix's window when backward begins", m.rows, m)
-    return Place("shared", "has a window" + (", for its transpose, too" if names[1:] else " of its own"), m.rows, m)
+    return Place("shared", "shares a window with its transpose" if names[1:] else "has a window of its own", m.rows, m)
 
 
 def _choose_tiles(

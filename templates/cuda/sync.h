@@ -1,6 +1,8 @@
+#pragma once
+#include "instructions.h"
 // ---- signal, wait, and the words of the script, CUDA
 enum {
-    OUT_OF_PATIENCE = 2,  // beside UNKNOWN_INSTRUCTION
+    OUT_OF_PATIENCE = 2,  // a reason to stop, like UNKNOWN_INSTRUCTION
     POLLS = 64,          // polls of a counter between two reads of the clock
     PATIENT_POLLS = 16,  // polls before the first nap
 };

@@ -1,3 +1,5 @@
+#pragma once
+#include "sync.h"
 // ---- timeline, CUDA: records the instructions of every thread block. A kernel has this file, and the lines that begin with
 // VP_TIMELINE, only if it was rendered to record timelines. Other kernels pay nothing.
 //

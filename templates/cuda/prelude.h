@@ -1,3 +1,5 @@
+#pragma once
+#include "ptx.cuh"
 // ---- prelude, CUDA: a virtual processor is a thread block; its threads divide its part of each instruction
 #define VP_DEVICE __device__ __forceinline__
 // Routines are inlined, because a call would spill the weights in registers. Some are unused in a kernel.
@@ -59,7 +61,7 @@ struct Launch {
     unsigned* stopped;            // not 0: this launch, or an earlier one, was stopped
     float* losses;                // copy of the first floats of the pool. It and the report are in host memory; the host reads
                                   // both after the end of the launch, which makes all stores visible in any order
-    VP_TIMELINE(struct Track* recording;)  // a track for each virtual processor, then all stamps (cuda/timeline.cuh)
+    VP_TIMELINE(struct Track* recording;)  // a track for each virtual processor, then all stamps (cuda/timeline.h)
     VP_TIMELINE(unsigned room;)          // maximum number of stamps of a virtual processor
 };
 
