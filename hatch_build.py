@@ -1,6 +1,6 @@
-"""Hooks of hatchling: the long description, and the compilation of planner, recorder and kernels of the cpu target.
+"""Hooks of hatchling: render the long description; compile the planner, the recorder, and for a wheel the cpu kernels.
 
-VPPS_WHEEL_TARGET: a wheel for another platform, by zig's name of it, such as aarch64-linux-gnu.2.17.
+VPPS_WHEEL_TARGET: zig's name of another platform to build a wheel for, such as aarch64-linux-gnu.2.17.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMPILER = "ziglang>=0.15"
 
 
 def _answers(name: str) -> bool:
-    """Whether a compiler is there; on macOS a program of its name may only ask for the developer's tools."""
+    """True if a compiler works; on macOS it may be a stub that asks to install the developer tools."""
     return bool(shutil.which(name)) and not subprocess.run([name, "--version"], capture_output=True).returncode
 
 
@@ -43,10 +43,10 @@ class Describing(MetadataHookInterface):
 
 
 class Compiling(BuildHookInterface[Any]):
-    """Called by hatchling for each wheel, also for that of an editable installation."""
+    """Called by hatchling for each wheel, including that of an editable installation."""
 
     def dependencies(self) -> list[str]:
-        """A compiler, where there is none."""
+        """Require a compiler from PyPI if there is none."""
         named = shlex.split(os.environ.get("CXX", ""))[:1]
         there = any(map(shutil.which, named)) or any(map(_answers, ("g++", "clang++")))
         return [] if there and not TARGET else [COMPILER]

@@ -39,7 +39,7 @@ from roofline import GPUS
 
 from vpps.errors import KernelError
 from vpps.kernel import nvrtc
-from vpps.kernel.render import template_dir
+from vpps.kernel.render import header_text
 from vpps.runtime.driver import Driver
 from vpps.runtime.results import LaunchParameters
 from vpps.script.instructions import COUNTERS
@@ -77,7 +77,7 @@ class Program:
         read = partial(Path.read_text, encoding="utf-8")
         files = [SOURCES / "product.cuh"] * (self.file in ("product.cu", "levels.cu")) + [SOURCES / self.file]
         macros = [f"#define {name} {value}\n" for name, value in self.macros.items()]
-        before = map(read, (template_dir() / "cuda/ptx.cuh", SOURCES / "common.cuh"))
+        before = [header_text("cuda/ptx.cuh"), read(SOURCES / "common.cuh")]
         return "".join(["#define VP_CACHED 0\n", *before, *macros, *map(read, files)])
 
 

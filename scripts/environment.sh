@@ -1,4 +1,4 @@
-# Sourced by the other scripts: the checkout's virtual environment, and which C++ compiler there is for the cpu target.
+# Sourced by the other scripts: prepares the checkout's virtual environment and finds a C++ compiler for the cpu target.
 # shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -14,7 +14,7 @@ fail() {
 
 is_new_enough() { "$1" -P -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
-# The command of a Python that is new enough; nothing where there is none.
+# Prints the command of a Python that is new enough; prints nothing if there is none.
 find_python() {
     local candidate
     for candidate in python3 python3.14 python3.13 python3.12 python3.11; do
@@ -22,8 +22,8 @@ find_python() {
     done
 }
 
-# Makes $venv unless it is there, then installs this checkout with extras, such as "[mpi]", and a dependency group, such as
-# dev ("": none), if pyproject.toml has changed since that was last done: a second run neither waits nor needs a network.
+# Creates $venv if it is missing. Then installs this checkout with extras, such as "[mpi]", and a dependency group, such as
+# dev ("": none), if pyproject.toml has changed since the last installation: a second run is fast and needs no network.
 prepare_venv() {
     local extras=$1 group=$2 base
     if [[ ! -x $python ]]; then
@@ -41,7 +41,7 @@ prepare_venv() {
         echo "no C++ compiler on this machine: using the one of the ziglang package"
         "$python" -P -m pip install --quiet --disable-pip-version-check 'ziglang>=0.15'
         CXX=$("$python" -P -c 'import pathlib, shlex, ziglang; print(shlex.quote(str(pathlib.Path(ziglang.__file__).with_name("zig"))), "c++")')
-        export CXX  # pip would have it once more, to compile with
+        export CXX  # otherwise pip would install ziglang again for its build
     fi
     local installed=$venv/.installed$extras$group
     if [[ ! -f $installed || $(<"$root/pyproject.toml") != "$(<"$installed")" ]]; then
@@ -50,8 +50,8 @@ prepare_venv() {
         install_checkout "$extras" "$group" || fail "pip could not install vpps$extras into $venv: see its message above."
         cp "$root/pyproject.toml" "$installed"
     fi
-    # A pull may have brought other sources; done at once where it has not.
-    "$python" -P -m vpps.installation >/dev/null || fail "planner and recorder cannot be compiled: see the message above."
+    # A pull may have changed sources; otherwise this returns at once.
+    "$python" -P -m vpps.installation >/dev/null || fail "the planner and recorder do not compile: see the message above."
 }
 
 # $1: extras, $2: a dependency group. pip knows groups from 25.1 on; if it cannot be upgraded, it gets their requirements.
@@ -70,8 +70,8 @@ print(*listed(sys.argv[2]), sep="\n")' "$root/pyproject.toml" "$2")
     fi
 }
 
-# Puts an NVRTC beside the environment's own, for tests/kernel/test_nvrtc_versions.py: $1 names the folder, $2 is what pip
-# installs. Done once; without a network those tests skip and say so.
+# Installs another NVRTC once, for tests/kernel/test_nvrtc_versions.py: $1 is the folder's name, $2 is the package. Without a
+# network those tests skip, with a message.
 prepare_nvrtc() {
     local folder=$venv/nvrtc/$1
     [[ $(uname -s) == Linux && ! -d $folder ]] || return 0
@@ -80,15 +80,15 @@ prepare_nvrtc() {
         mv "$folder.new" "$folder" || echo "pip could not install $2: tests with it will skip"
 }
 
-# Whether this machine has a compiler, in the order in which vpps tries them; that of the ziglang package comes last.
+# Succeeds if this machine has a compiler: CXX, g++ or clang++, in the order of vpps, which tries the ziglang package last.
 find_compiler() {
     local first
-    # Words of CXX may be quoted; xargs takes them apart as vpps does.
+    # Words of CXX may be quoted; xargs splits them as vpps does.
     if read -r first < <(xargs -n 1 <<<"${CXX:-}" 2>/dev/null) && command -v "$first" >/dev/null; then return 0; fi
-    g++ --version &>/dev/null || clang++ --version &>/dev/null # on macOS programs of these names may only ask for one
+    g++ --version &>/dev/null || clang++ --version &>/dev/null # on macOS these may be stubs that fail
 }
 
-# A bare CI container is ours to change; somebody's machine is not.
+# Installs system packages in a bare CI container, never on a developer's machine.
 install_in_ci() {
     [[ ${CI:-} == true && $(id -u) == 0 ]] && command -v apt-get >/dev/null || return 0
     echo "installing $* ..."

@@ -1,3 +1,6 @@
+#pragma once
+#include "instructions.h"
+#include "timeline.h"
 // ---- elementwise instructions, and instructions that move rows
 template <int N> struct Rows {
     float* y;

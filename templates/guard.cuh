@@ -1,3 +1,5 @@
+#pragma once
+#include "sync.h"
 // ---- guard: a step changes no weight if its loss or gradients are not finite
 enum { NOT_FINITE = 2 };  // a word in the first counter's line; the previous launch clears it, a watch sets it
 

@@ -1,3 +1,5 @@
+#pragma once
+#include "prelude.h"
 // ---- elementary functions: branch-free polynomials that vectorise and give the same bits in vector and scalar loops.
 // They handle NaN, infinities, zeros and denormals; tests/kernel/test_math.py asserts error bounds.
 

@@ -1,3 +1,6 @@
+#pragma once
+#include "guard.cuh"
+#include "timeline.h"
 // ---- optimizers: steps of single weights. The members of Hyper are HYPER in vpps/model/optim.py.
 struct Sgd {
     enum { MOMENTS = 0 };

@@ -1,3 +1,5 @@
+#pragma once
+#include "prelude.h"
 // ---- random numbers: counter-based Philox 4x32-10 (Salmon et al. 2011). Mirrors vpps/ops/philox.py, bit for bit.
 struct Philox {
     Word c0, c1, c2, c3;

@@ -1,3 +1,5 @@
+#pragma once
+#include "prelude.h"
 // ---- the script: heads, operands, slices. Mirrors vpps/script/instructions.py and vpps/script/slices.py.
 enum {
     COUNTER_WORDS = 32,  // words of a counter's line

@@ -1,3 +1,5 @@
+#pragma once
+#include "prelude.h"
 // ---- tails: runs of elementwise instructions, computed by generated programs (vpps/script/tails.py)
 
 // sum[u] = sum (or mean) over the rows that CSR offsets list for row r, of units [from, from + width). The order is that of

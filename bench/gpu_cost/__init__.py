@@ -1,1 +1,1 @@
-"""What a training step costs on a GPU that is not there: cost.py says how it is found out."""
+"""Estimates the cost of a training step on a GPU without one; cost.py explains the method."""

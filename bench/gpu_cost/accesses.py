@@ -1,4 +1,4 @@
-"""What instructions of sm_90 do with memory: constant, global and shared."""
+"""Semantics of sm_90's memory instructions: constant, global and shared memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from gpu_cost.machine import BASE, THREADS, Machine, Mask, Step, UnknownInstruction
 from gpu_cost.operands import Meaning, known
 
-_PARTS = {"U8": np.uint32(0xFF), "U16": np.uint32(0xFFFF)}  # of a word
+_PARTS = {"U8": np.uint32(0xFF), "U16": np.uint32(0xFFFF)}  # mask within a word
 
 
 def _width(modifiers: list[str]) -> int:
-    """Words of an access."""
+    """Number of words of an access."""
     if set(modifiers) & {"U8", "S8", "U16", "S16"}:
         raise UnknownInstruction("bytes")
     return next((int(w) // 32 for w in modifiers if w in ("64", "128")), 1)
@@ -38,7 +38,7 @@ def _ldc(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
         gets = [m.words(f"{head}[{base}+{int(offset or '0', 16) + 4 * k:#x}]") for k in range(count)]
 
     def run(mask: Mask) -> None:
-        found = [get() for get in gets]  # before the first of them may take the place of the address
+        found = [get() for get in gets]  # all reads precede the first write, which may overwrite the address
         for put, words in zip(puts, found, strict=True):
             put(words, mask)
 
@@ -46,7 +46,7 @@ def _ldc(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 
 def words_at(address: Any, mask: Mask, limit: int) -> Any:
-    """Indices of words; those of idle lanes lead to the first one."""
+    """Indices of words; idle lanes get index 0."""
     index = address >> 2
     if mask is not True:
         index = np.where(mask, index, 0)

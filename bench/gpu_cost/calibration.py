@@ -1,9 +1,9 @@
-"""How far the model is off, by form of instruction, and the factors that follow.
+"""Errors of the model by form of instruction, and the correction factors.
 
-Measurements are lines of gpu_timelines.py; `results/gpu_cost/calibration.jsonl` has the model beside them. Of a form
-its later executions in a launch are compared, or the only one: the median over thread blocks. Why a form takes longer
-than the model says is not known. Another run on a GPU gives new factors: `python bench/gpu_cost --bench 1,16,64
---measured FILE`.
+Measurements are lines of gpu_timelines.py; `results/gpu_cost/calibration.jsonl` lists them with the model's times. For
+each form the executions of a launch after the first (or the only one) are compared, by their median over thread blocks.
+It is unknown why a form takes longer than in the model. To get new factors from another run on a GPU:
+`python bench/gpu_cost --bench 1,16,64 --measured FILE`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "gpu_cost" / "calibration.jsonl"
 WAIT, LAUNCH = "Wait", "launch"
 TOLERANCE = 0.15
-SHORTEST = 1.0  # us: in less, most blocks find that they own nothing, which says nothing of those that do
+SHORTEST = 1.0  # us: shorter executions are mostly of blocks that own nothing, and say nothing of the others
 
 
-class Beside(NamedTuple):
-    """Microseconds of a form of instruction, or of the launch, on the first batch of the bench."""
+class Comparison(NamedTuple):
+    """Model and measurement, in microseconds, of a form of instruction or the launch, on the bench's first batch."""
 
     batch: int
     form: str
@@ -39,17 +39,17 @@ class Beside(NamedTuple):
 
 
 class Calibration:
-    """Corrects the microseconds of the model by measurements.
+    """Corrects the model's microseconds by measurements.
 
     Attributes:
-        factors: of forms that were measured.
-        skew: us that a wait takes longer: blocks come one after the other, stores drain before a signal.
-        ratios: of a form, and of launches, measured to calibrated: the smallest and the largest.
+        factors: factor of each measured form.
+        skew: us that a wait takes longer than in the model: blocks arrive one by one, and stores drain before a signal.
+        ratios: smallest and largest ratio of measured to calibrated time, of each form and of launches.
     """
 
-    def __init__(self, found: Iterable[Beside], launches: Iterable[float] = ()) -> None:
-        """Args: launches: their ratios."""
-        forms: dict[str, list[Beside]] = defaultdict(list)
+    def __init__(self, found: Iterable[Comparison], launches: Iterable[float] = ()) -> None:
+        """Fit factors to measurements; `launches` are ratios of measured to calibrated time of launches."""
+        forms: dict[str, list[Comparison]] = defaultdict(list)
         for b in found:
             forms[b.form].append(b)
         waits = forms.get(WAIT, [])
@@ -78,15 +78,15 @@ class Calibration:
 
 @cache
 def calibration() -> Calibration:
-    """By RESULTS."""
+    """The Calibration of RESULTS."""
     lines = read([RESULTS], ["gpu_cost"]) if RESULTS.exists() else []
-    found = [Beside(line["batch"], line["form"], line["value"], line["measured"]) for line in lines]
+    found = [Comparison(line["batch"], line["form"], line["value"], line["measured"]) for line in lines]
     launches = [line["measured"] / line["calibrated"] for line in lines if line["form"] == LAUNCH]
     return Calibration([b for b in found if b.form != LAUNCH], launches)
 
 
 def typical(executions: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Of (form, microseconds) in the order of a launch: the median of all but the first execution of a form."""
+    """Median of each form without its first execution, from (form, microseconds) in the order of a launch."""
     found: dict[str, list[float]] = defaultdict(list)
     for form, us in executions:
         found[form].append(us)
@@ -94,8 +94,8 @@ def typical(executions: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def measurements(path: Path) -> dict[int, dict[str, float]]:
-    """By batch size: microseconds of forms, and of the launch, from lines of gpu_timelines.py: as they are now, with a
-    table of instructions, or as on 26 November 2026, of a form each."""
+    """Microseconds of forms and of the launch, by batch size, from lines of gpu_timelines.py. Current lines have a
+    table of instructions; those of 26 November 2026 are for one form each."""
     found: dict[int, dict[str, float]] = defaultdict(dict)
     for line in read([path], ["gpu_timelines"]):
         of_batch = found[int(setting(line, "batch"))]
@@ -112,21 +112,22 @@ def compare(
     launches: Mapping[int, Sequence[Executed]],
     measured: Mapping[int, Mapping[str, float]],
 ) -> str:
-    """Lines of the model beside measurements; returns a table.
+    """Report lines with model and measurements, and return a table.
 
     Args:
-        runs: by batch size, those of thread blocks.
-        launches: of them, what the launch waits for.
+        runs: executed instructions of each thread block, by batch size.
+        launches: executed instructions that the launch waits for, by batch size.
+        measured: microseconds by form and batch size, as of `measurements`.
     """
     found = []
     for batch, blocks in runs.items():
         by_block = [typical((e.form, e.raw) for e in run) for run in blocks]
         for form, us in measured[batch].items():
             if form in by_block[0] and us >= SHORTEST:
-                found.append(Beside(batch, form, statistics.median(each[form] for each in by_block), us))
+                found.append(Comparison(batch, form, statistics.median(each[form] for each in by_block), us))
     fitted = Calibration(found)
     for batch, launch in launches.items():
-        found.append(Beside(batch, LAUNCH, sum(e.raw for e in launch), measured[batch][LAUNCH]))
+        found.append(Comparison(batch, LAUNCH, sum(e.raw for e in launch), measured[batch][LAUNCH]))
     head = ["form", "batch", "model, us", "calibrated", "measured", "measured / calibrated", "off by more than 15 %"]
     rows = [head]
     for b in sorted(found, key=lambda b: (b.form == LAUNCH, b.form, b.batch)):

@@ -1,4 +1,4 @@
-"""What is executed: kernels, compiled, and batches, planned, in a memory that is not there."""
+"""Cases to execute: compiled kernels, planned batches, and their simulated memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from vpps.zoo.trees import TreeLSTMSentiment
 ARCH, SMS = "sm_90", 132
 COMB_LEVELS = 7
 REPORT_WORDS, LINE_WORDS = 4096, 32
-MANY_SIGNALS = 1 << 28  # as if all others had always signalled: below the mark of a stopped launch
+MANY_SIGNALS = 1 << 28  # counters as if all others had signalled; below the mark of a stopped launch
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +38,9 @@ class Case:
     """A kernel and a batch.
 
     Attributes:
-        name: such as "tree-lstm batch=1".
-        examples: in the batch.
-        blocks: of a launch.
+        name: name such as "tree-lstm batch=1".
+        examples: number of examples in the batch.
+        blocks: thread blocks of a launch.
     """
 
     name: str
@@ -75,7 +75,7 @@ def comb_case(
     hidden: int = 256,
     **options: Any,
 ) -> Case:
-    """Trees that are combs: every level has an inner node of each, one child of which is a leaf."""
+    """Comb-shaped trees: every level has one inner node of each tree, and one of its children is a leaf."""
     rng = np.random.default_rng(1)
     trees = [_comb([f"w{k}" for k in rng.integers(0, 2000, levels + 1)]) for _ in range(batch)]
     graphs = graphs_of_trees(trees, min_count=1)
@@ -105,10 +105,11 @@ def planned(
     rule: vpps.Optimizer | None = None,
     **options: Any,
 ) -> Case:
-    """A case of any model: its kernel, compiled twice, and a plan to train on a graph, by Adam if no rule is named.
+    """A case of any model: its kernel, compiled twice, and a plan to train on a graph.
 
     Args:
-        options: of the weights on the chip, such as `groups`.
+        rule: optimizer; default: Adam.
+        options: options of the weights on the chip, such as `groups`.
     """
     rule, passes = rule or vpps.Adam(lr=1e-3), vpps.Passes()
     vps = sms // options.get("groups", 1)
@@ -125,7 +126,7 @@ def planned(
 
 
 def memory_of(plan: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Global memory of a launch, and the kernel's parameter. Weights and all else are numbers between 0.05 and 0.1."""
+    """Global memory of a launch, and the kernel's parameter. All floats of the pool are between 0.05 and 0.1."""
     sizes = {
         "report": REPORT_WORDS, "stopped": 32, "losses": 256,
         "counters": COUNTERS * LINE_WORDS, "cleared": COUNTERS * LINE_WORDS,
@@ -139,5 +140,5 @@ def memory_of(plan: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     memory[starts["script"] : starts["script"] + len(plan.script)] = plan.script
     order = ("pool", "script", "counters", "cleared", "report")
     at = {name: BASE + 4 * start for name, start in starts.items()}
-    parameter = [*(at[name] for name in order), 0, at["stopped"], at["losses"]]  # no patience: nobody is late
+    parameter = [*(at[name] for name in order), 0, at["stopped"], at["losses"]]  # patience 0: no time limit
     return memory, np.array(parameter, np.uint64).view(np.uint32)

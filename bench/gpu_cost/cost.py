@@ -1,17 +1,17 @@
-"""What a training step costs on a GPU that is not there: a model, which ranks wastes and shows what a change brings.
+"""Cost model of a training step on a GPU: ranks inefficiencies and shows the effect of a change, without a GPU.
 
     python bench/gpu_cost --bench 1,16,64 [--trees FILE]    (batches of gpu_treelstm.py)
     python bench/gpu_cost --bench 1,16,64 --measured bench/results/h100/2026-11-26-kernel.jsonl
     python bench/gpu_cost [--models tree-lstm,bilstm-tagger,lattice-lstm] [--batch-sizes 1,16,64]
-    python bench/gpu_cost --combs 1,2,8,64      (trees whose levels all have so many inner nodes: costs of a level)
+    python bench/gpu_cost --combs 1,2,8,64      (trees with so many inner nodes in every level: costs of a level)
     python bench/gpu_cost --combs 8,64 --precision bf16
 
-The kernel is compiled as for an H200, the batch is planned as for training, and some thread blocks of the launch are
-executed instruction by instruction, as the machine code says (machine.py). How often what runs is therefore counted,
-not estimated. When it runs is a model (timing.py); how far that is off was measured by form of instruction
-(calibration.py), and figures are corrected for it; "raw" is what the model says. Between two barriers the slowest of
-the blocks that were executed counts. Lines go to standard output, tables to standard error. With --measured (lines of
-gpu_timelines.py) there is one table, the model beside what was measured.
+The kernel is compiled for an H200, and the batch is planned for training. Then some thread blocks of the launch are
+executed, one machine instruction at a time (machine.py), so that executions are counted, not estimated. Their times
+come from a model (timing.py). Its error was measured by form of instruction (calibration.py), and figures are
+corrected; "raw" figures are uncorrected. Between two barriers the slowest executed block counts. Lines go to standard
+output, tables to standard error. With --measured (lines of gpu_timelines.py) there is one table that compares the model
+with measurements.
 """
 
 from __future__ import annotations
@@ -36,18 +36,16 @@ MODELS = ("tree-lstm", "bilstm-tagger", "lattice-lstm")
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = harness.parser(__doc__, batch_sizes=[1, 16, 64], trees=None)
     parser.add_argument("--models", default=",".join(MODELS), metavar="NAME,...")
+    parser.add_argument("--combs", type=harness.numbers, metavar="N,...", help="only combs of 7 levels in batches of N")
     parser.add_argument(
-        "--combs", type=harness.numbers, metavar="N,...", help="combs of 7 levels in batches of N, and nothing else"
+        "--bench", type=harness.numbers, metavar="N,...", help="only the first batches of gpu_treelstm.py"
     )
-    parser.add_argument(
-        "--bench", type=harness.numbers, metavar="N,...", help="first batches of gpu_treelstm.py, alone"
-    )
-    parser.add_argument("--measured", type=Path, metavar="FILE", help="compare --bench with its launches, and no more")
-    parser.add_argument("--precision", default=EXACT.name, metavar="NAME", help="of products with parameters")
-    parser.add_argument("--groups", type=int, default=1, help="of thread blocks, each with its part of the batch")
+    parser.add_argument("--measured", type=Path, metavar="FILE", help="only compare --bench with its launches")
+    parser.add_argument("--precision", default=EXACT.name, metavar="NAME", help="precision of products with parameters")
+    parser.add_argument("--groups", type=int, default=1, help="groups of thread blocks, each with a part of the batch")
     parser.add_argument("--blocks", type=harness.numbers, metavar="N,...", help="thread blocks to execute")
     parser.add_argument("--l2", type=int, help="latency of L2 in cycles")
     parser.add_argument("--top", type=int, default=12, help="rows of rankings")
@@ -55,7 +53,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """All cases that are asked for."""
+    """Run and report all selected cases."""
     options = parse_options()
     constants = Constants() if options.l2 is None else replace(Constants(), l2=options.l2)
     runs, launches = {}, {}

@@ -1,4 +1,4 @@
-"""Blocks of a launch, executed by instruction of the script."""
+"""Executes thread blocks of a launch, and splits the time by instruction of the script."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.instructions import Flag
 from vpps.script.slices import share
 
-UNITS = 256  # of a layer
-INTERPRETER = "fetch"  # of the templates: an instruction of the script begins at its first barrier of the block
+UNITS = 256  # units of a layer
+INTERPRETER = "fetch"  # function of the templates; its first block barrier marks the start of a script instruction
 
 
 @dataclass(frozen=True)
 class Executed:
-    """An instruction of the script, by the block that the launch waits for there.
+    """An instruction of the script, executed by one block.
 
     Attributes:
         phase: "load", "forward", ...
         kind: "product", "tail", ...
-        decoded: None before the first instruction.
-        block: who executed it.
-        raw: microseconds, as the model says.
-        form: of the instruction; "" if the kernel spends the time outside the script.
+        decoded: the instruction; None before the first one.
+        block: the block that executed it.
+        spent: its machine instructions and cycles.
+        raw: microseconds of the model.
+        form: form of the instruction; "" if the kernel spends the time outside the script.
     """
 
     phase: str
@@ -50,7 +51,7 @@ class Executed:
 
 
 def blocks_of(case: Case, asked: Sequence[int] | None) -> list[int]:
-    """Blocks to execute, of the first group: the first, the last (where few rows go), and one that owns most units."""
+    """Blocks to execute, of the first group: the first, the last (with the fewest rows), and one with most units."""
     if asked:
         return list(asked)
     count = case.blocks // case.kernel.spec.chip.groups
@@ -60,22 +61,22 @@ def blocks_of(case: Case, asked: Sequence[int] | None) -> list[int]:
 
 
 def interpreter(code: Code) -> set[int]:
-    """Where an instruction of the script begins, in each loop that executes some.
+    """Machine instructions at which a script instruction starts, one in each loop that executes some.
 
-    Exits where the templates have no such function.
+    Exits if the templates have no such function.
     """
     barriers = [pc for pc, i in enumerate(code.instructions) if i.family == "BAR" and INTERPRETER in code.places(pc)]
     if not barriers:
         sys.exit(
-            f"the kernel has no barrier of the block in a function {INTERPRETER}: bench/gpu_cost/executing.py has to "
-            "be told in which one an instruction of the script begins"
+            f"the kernel has no block barrier in a function {INTERPRETER}: set INTERPRETER in "
+            "bench/gpu_cost/executing.py to the function in which an instruction of the script begins"
         )
     first = min(code.instructions[pc].lines[0] for pc in barriers)
     return {pc for pc in barriers if code.instructions[pc].lines[0] == first}
 
 
 def executed(case: Case, block: int, constants: Constants) -> list[Executed]:
-    """What a block executes, in order."""
+    """Execute a block; returns its script instructions in order."""
     plan = case.plan
     memory, parameter = memory_of(plan)
     machine = Machine(case.code, memory, parameter, block, case.kernel.spec.chip.shared_bytes)
@@ -107,7 +108,7 @@ def _placed(plan: Plan, block: int) -> Iterator[tuple[str, Decoded]]:
     load: Decoded | None = None
     for d in instructions(plan.script, entry):
         if load is not None and d.instruction.name != "load":
-            yield "load", load  # what comes behind the loads waits for their copies
+            yield "load", load  # the code after the loads waits for their copies
         load = d if d.instruction.name == "load" else None
         behind, chained = chained, bool(d.flags & Flag.CHAINED)
         if behind:
@@ -119,7 +120,7 @@ def _placed(plan: Plan, block: int) -> Iterator[tuple[str, Decoded]]:
 
 
 def kind_of(d: Decoded | None) -> str:
-    """What an instruction is to the tables."""
+    """Name of an instruction's kind in the tables."""
     if d is None:
         return "enter"
     name = d.instruction.name
@@ -133,12 +134,12 @@ def kind_of(d: Decoded | None) -> str:
 
 
 def ends_with_wait(e: Executed) -> bool:
-    """Whether it waits for others."""
+    """True if the instruction waits for other blocks."""
     return e.decoded is not None and e.decoded.instruction.name in ("wait", "barrier")
 
 
 def slowest(runs: Sequence[Sequence[Executed]]) -> list[Executed]:
-    """Between two waits, what the slowest block did."""
+    """The instructions of the slowest block in each interval between two waits."""
     parts = [_intervals(run) for run in runs]
     return [
         e

@@ -1,4 +1,4 @@
-"""What instructions of sm_90 do with floats."""
+"""Semantics of sm_90's floating-point instructions."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _fsetp(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 
 def _fset(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    """The comparison as 1.0 or 0.0."""
+    """Comparison with the result 1.0 or 0.0."""
     form, *rest = modifiers
     if form != "BF":
         raise ValueError(form)
@@ -88,7 +88,7 @@ def _fset(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 
 def _fchk(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    """Whether a quotient needs the long way: numbers at the ends of what a float can be."""
+    """True if a division needs the slow path, for operands near the limits of a float's range."""
     put, a, b = m.put_predicate(operands[0]), m.floats(operands[1]), m.floats(operands[2])
 
     def run(mask: Mask) -> None:
@@ -139,14 +139,14 @@ def _f2i(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 
 def _to_bf16(value: Any) -> Any:
-    """The upper halves of floats, to the nearest, to the even one of two; any NaN becomes one."""
+    """Upper halves of floats, rounded to nearest even; all NaNs become the same NaN."""
     words = np.asarray(value, np.float32).view(np.uint32)
     upper = (words + np.uint32(0x7FFF) + (words >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
     return np.where(np.isnan(value), np.uint32(0x7FFF), upper)
 
 
 def _f2fp(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    """Two floats to BF16, the first above the second; F2F of one (sm_80 does not say F32)."""
+    """Converts two floats to BF16, the first to the upper half. F2F converts one (without modifier F32 on sm_80)."""
     known(modifiers, "BF16", "F32", "PACK_AB")
     put, parts = m.put(operands[0]), [m.floats(t) for t in operands[1:]]
 
@@ -158,7 +158,7 @@ def _f2fp(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 
 def _hfma2(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    """Only as the compiler loads constants by it: two halves, times nothing."""
+    """Only the form by which the compiler loads constants: two halves as the addend, with factors of zero."""
     if operands[1].lstrip("-") != "RZ" or operands[2] != "RZ":
         raise UnknownInstruction("arithmetic in half precision")
     halves = np.array([float(operands[4]), float(operands[3])], np.float16).view(np.uint32)[0]

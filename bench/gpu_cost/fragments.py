@@ -1,8 +1,8 @@
-"""What instructions of sm_80 and sm_90 do with fragments: matrices of which every lane has some elements.
+"""Semantics of sm_80's and sm_90's instructions on fragments: matrices whose elements are divided among the lanes.
 
 Layouts are those of the PTX ISA (chapters on `mma`, `movmatrix` and `ldmatrix`). A register has one element of TF32, or
-two of BF16 that are neighbours, the first in the lower half. One liberty: sums of products are exact and rounded once,
-where tensor cores keep a few bits more than a float32 has.
+two adjacent ones of BF16, the first in the lower half. One simplification: sums of products are exact and rounded once,
+but tensor cores keep only a few bits more than a float32.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from gpu_cost.accesses import registers, words_at
 from gpu_cost.machine import LANES, THREADS, WARPS, Lanes, Machine, Mask, Step, UnknownInstruction, of_warps
 from gpu_cost.operands import Meaning, known
 
-ROWS, COLUMNS, GROUP = 16, 8, 4  # of sums; lanes side by side that have a row of A, or a column of B
+ROWS, COLUMNS, GROUP = 16, 8, 4  # shape of the sums; adjacent lanes with a row of A or a column of B
 _DEPTHS = {("16816", "BF16"): 16, ("1688", "BF16"): 8, ("1688", "TF32"): 8, ("1684", "TF32"): 4}  # m16n8k...
-_KEPT = {"BF16": np.uint32(0xFFFF0000), "TF32": np.uint32(0xFFFFE000)}  # bits of an element, at the top of a word
+_KEPT = {"BF16": np.uint32(0xFFFF0000), "TF32": np.uint32(0xFFFFE000)}  # bits of an element in the upper part of a word
 
 
 def _whole(mask: Mask) -> None:
@@ -26,7 +26,7 @@ def _whole(mask: Mask) -> None:
 
 
 def _fragment(m: Machine, text: str, count: int) -> Lanes:
-    """Registers side by side: (count, WARPS, LANES)."""
+    """Consecutive registers, as an array (count, WARPS, LANES)."""
     number = m.number(text)
     rows = np.zeros((count, THREADS), np.uint32) if number == 255 else m.r[number : number + count]
     return rows.reshape(count, WARPS, LANES)
@@ -37,7 +37,7 @@ def _hmma(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     known(modifiers, shape, "F32", element)
     depth, kept, packed = _DEPTHS[shape, element], _KEPT[element], 2 if element == "BF16" else 1
     row, column, k = np.arange(ROWS)[:, None], np.arange(COLUMNS), np.arange(depth)
-    word, half = k // packed, k % packed  # along the products that are summed: word and part of it
+    word, half = k // packed, k % packed  # along the summed dimension: word and part of it
     shift = (16 * (packed - 1 - half)).astype(np.uint32)
     a = _fragment(m, operands[1], depth // (2 * packed))
     b = _fragment(m, operands[2], depth // (GROUP * packed))
@@ -63,7 +63,7 @@ def _hmma(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 
 def _transposed(words: Lanes) -> Lanes:
-    """Of words as lanes have them, 8x8 elements of 16 bits a warp."""
+    """Transpose 8x8 elements of 16 bits per warp; `words` has one word per lane."""
     elements = np.ascontiguousarray(words).view(np.uint16).reshape(WARPS, 8, 8)
     return np.ascontiguousarray(elements.swapaxes(1, 2)).view(np.uint32).reshape(THREADS)
 
@@ -83,7 +83,7 @@ def _ldsm(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     known(modifiers, "16", "M88", "MT88", "2", "4")
     count = next((int(name) for name in modifiers if name in ("2", "4")), 1)
     puts, address = [m.put(r) for r in registers(m, operands[0], count)], m.address(operands[1], wide=False)
-    asked = np.arange(THREADS) % LANES < 8 * count  # lanes that say where a row of 16 bytes lies
+    asked = np.arange(THREADS) % LANES < 8 * count  # lanes that give the address of a row of 16 bytes
 
     def run(mask: Mask) -> Any:
         _whole(mask)

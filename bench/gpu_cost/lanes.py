@@ -1,4 +1,4 @@
-"""What instructions of sm_90 do with other lanes and special registers."""
+"""Semantics of sm_90's instructions on other lanes and special registers."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""Executes machine code of sm_90: one thread block, its 256 threads side by side in NumPy.
+"""Executes machine code of sm_90: one thread block, with its 256 threads vectorised in NumPy.
 
-Nothing of it is a model of the kernel: which way branches go and how often loops turn follows from the code, the script
-and what lies in memory. So a changed template is measured without a change here; an instruction that is not known, or
-known with other modifiers or operands, ends the program with its name. What instructions mean was found by reading code
-whose source is known, and is checked by running whole launches to their results (tests/bench/test_gpu_cost.py). Two
-liberties: fused multiply-adds round twice (in float64, then in float32), and special functions are NumPy's.
+It contains no model of the kernel: branches and loop counts follow from the code, the script and memory. So a changed
+template is measured without a change here. An unknown instruction, modifier or operand ends the program with its name.
+The semantics were found by reading machine code with known source. Whole launches check them against their results
+(tests/bench/test_gpu_cost.py). Two simplifications: fused multiply-adds round twice (in float64, then in float32), and
+special functions are NumPy's.
 
-A thread has a program counter. Those with the lowest run together, until they part or come to one that waits; barriers
-of convergence (BSSY, BSYNC), of warps and of the block hold threads back. Uniform registers are kept once per thread.
+Each thread has a program counter. The threads with the lowest one run together, until they diverge or reach another
+group. Convergence barriers (BSSY, BSYNC), warp barriers and block barriers hold threads back. Uniform registers are
+stored once per thread.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from gpu_cost.machine_code import Code
 THREADS, LANES = 256, 32
 WARPS = THREADS // LANES
 BASE = 0x7_0000_0000  # address of the first word of global memory: high enough that carries matter
-SHARED_BASE = 0x400  # of what a block may use
-PARAMETERS = 0x210  # of the kernel, in constant bank 0
+SHARED_BASE = 0x400  # first byte of shared memory that a block may use
+PARAMETERS = 0x210  # offset of the kernel's parameters in constant bank 0
 
 Lanes = NDArray[Any]
-Mask = Any  # lanes that an instruction is executed in; True: in all
+Mask = Any  # active lanes of an instruction; True: all
 Step = Callable[[Mask], Any]
 
 _REGISTER = re.compile(r"(?P<sign>[-~|!]*)(?P<file>UR|R|UP|P)(?P<number>\d+|Z|T)(?:\.64|\.U32)?\|?")
@@ -37,24 +38,26 @@ _CONSTANT = re.compile(r"(?P<sign>[-~|]*)c\[0x(?P<bank>\d)\]\[(?P<at>[^\]]*)\]")
 
 
 class UnknownInstruction(Exception):
-    """The code has something that is not known here: what, and where."""
+    """The code has an unknown instruction; the message names it and its address."""
 
 
 class Machine:
     """A thread block in the middle of a launch.
 
     Attributes:
-        steps: what each instruction does, called with a mask; jumps are None.
+        steps: a function of a mask for each instruction; None for jumps.
         shared: words of shared memory.
-        l1: sectors of global memory that the block has read since it last forgot them.
+        l1: sectors of global memory in the first-level cache.
     """
 
     def __init__(
         self, code: Code, memory: NDArray[np.uint32], parameters: NDArray[np.uint32], block: int, shared_bytes: int
     ) -> None:
-        """Args:
-        memory: global, from BASE on.
-        parameters: words of the kernel's parameter.
+        """Set up a block before the launch.
+
+        Args:
+            memory: words of global memory, from BASE on.
+            parameters: words of the kernel's parameter.
         """
         self.code = code
         self.memory = memory
@@ -69,16 +72,16 @@ class Machine:
         self.s = self.r.view(np.int32)
         self.p = np.zeros((32, THREADS), bool)  # predicates, then uniform ones
         self.p[7] = self.p[23] = True
-        self.b = np.zeros((16, THREADS), bool)  # who takes part in a barrier of convergence
+        self.b = np.zeros((16, THREADS), bool)  # participants of each convergence barrier
         self.l1: set[int] = set()
-        self.met = False  # whether the block's threads have just met at a barrier
+        self.met = False  # True if the block's threads have just met at a barrier
         self._memo: dict[bytes, int] = {}
         self._steps: list[Step | None] = [None] * len(code.instructions)
 
     # ---- operands
 
     def number(self, text: str) -> int:
-        """Of a register; uniform ones follow the others."""
+        """Number of a register; uniform ones follow the others."""
         found = _REGISTER.fullmatch(text)
         if found is None or found["file"] not in ("R", "UR"):
             raise UnknownInstruction(f"operand {text}")
@@ -86,7 +89,7 @@ class Machine:
         return number + 256 * (found["file"] == "UR")
 
     def words(self, text: str) -> Callable[[], Any]:
-        """An operand as unsigned words; negation is that of whole numbers."""
+        """An operand as unsigned words; negation is integer negation."""
         if text == "SRZ":
             return lambda: np.uint32(0)
         if found := _CONSTANT.fullmatch(text):
@@ -141,7 +144,7 @@ class Machine:
         return lambda: low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(32)
 
     def put(self, text: str, uniform: bool = False) -> Callable[[Any, Mask], None]:
-        """Where a result goes. Uniform registers are one for all lanes of a warp."""
+        """A function that writes a result. A uniform register has one value for all lanes of a warp."""
         number = self.number(text)
         if number % 256 == 255:
             return lambda value, mask: None
@@ -151,7 +154,7 @@ class Machine:
         return lambda value, mask: np.copyto(row, value, where=of_warps(mask), casting="unsafe")
 
     def put_pair(self, text: str) -> Callable[[Any, Mask], None]:
-        """Likewise, 64 bits."""
+        """A function that writes a result of 64 bits to a pair of registers."""
         number = self.number(text)
         if number % 256 == 255:
             return lambda value, mask: None
@@ -164,7 +167,7 @@ class Machine:
         return write
 
     def put_predicate(self, text: str) -> Callable[[Any, Mask], None]:
-        """Likewise, a predicate."""
+        """A function that writes a predicate."""
         number = _predicate(text)
         if number in (7, 23):
             return lambda value, mask: None
@@ -172,7 +175,7 @@ class Machine:
         return lambda value, mask: np.copyto(row, value, where=mask if number < 16 else of_warps(mask))
 
     def address(self, text: str, wide: bool) -> Callable[[], Lanes]:
-        """Bytes: 64 bits in global memory, 32 in shared memory."""
+        """Address in bytes: 64 bits in global memory, 32 bits in shared memory."""
         found = _MEMORY.fullmatch(text)
         if found is None:
             raise UnknownInstruction(f"operand {text}")
@@ -194,10 +197,10 @@ class Machine:
 
         return get
 
-    # ---- what an instruction does
+    # ---- execution
 
     def step(self, pc: int) -> Step:
-        """What an instruction does."""
+        """The function that executes an instruction, compiled at its first use."""
         known = self._steps[pc]
         if known is None:
             from gpu_cost.semantics import compiled
@@ -216,12 +219,12 @@ class Machine:
         """Execute to the end.
 
         Yields:
-            Whenever all threads have met at one of `stops`, if that is a barrier of the block, or some are about to
-            execute it, if it is not; and once at the end: that instruction's number (-1 at the end), and what was
-            executed since: (instruction, bits of warps, what memory said).
+            (number of the instruction, trace) at each of `stops`, and (-1, trace) at the end. A stop at a block barrier
+            yields when all threads have met there; another stop yields before some threads execute it. The trace
+            lists the instructions since the last yield: (instruction, bits of warps, result of memory).
         """
         whole = np.ones(THREADS, bool)
-        groups: dict[int, Lanes] = {0: whole}  # who is where
+        groups: dict[int, Lanes] = {0: whole}  # threads by program counter
         held: dict[Any, dict[int, Lanes]] = {}
         alive = whole.copy()
         trace: list[Any] = []
@@ -303,7 +306,7 @@ class Machine:
             raise UnknownInstruction(f"{i.at:#x}: {i.opcode}")
 
     def _release(self, groups: dict[int, Lanes], held: dict[Any, dict[int, Lanes]], alive: Lanes) -> None:
-        """Let those go on whom nobody is missing to."""
+        """Release the threads of complete barriers."""
         for key in list(held):
             there = np.any(list(held[key].values()), axis=0)
             wanted = alive & self.b[key[1]] if key[0] == "BSYNC" else alive
@@ -324,10 +327,10 @@ class Machine:
             if not held[key]:
                 del held[key]
 
-    # ---- memory, and what an access costs
+    # ---- costs of memory accesses
 
     def sectors(self, address: Lanes, mask: Mask, words: int, reads: bool) -> list[tuple[int, int, int]]:
-        """(warp, sectors of 32 bytes, those of them that L1 does not have) of an access to global memory."""
+        """(warp, sectors of 32 bytes, sectors missing in L1) of an access to global memory."""
         found = []
         for warp in range(WARPS):
             lanes = slice(warp * LANES, (warp + 1) * LANES)
@@ -343,7 +346,7 @@ class Machine:
         return found
 
     def conflicts(self, address: Lanes, mask: Mask, words: int) -> list[tuple[int, int, int]]:
-        """(warp, turns that shared memory takes, 0)."""
+        """(warp, cycles with bank conflicts, 0) of an access to shared memory."""
         found = []
         for warp in range(WARPS):
             lanes = slice(warp * LANES, (warp + 1) * LANES)
@@ -361,7 +364,7 @@ _JUMPS = frozenset({"BRA", "BRX", "CALL", "RET", "EXIT", "BREAK", "BSYNC", "WARP
 
 
 def of_warps(mask: Mask) -> Mask:
-    """All lanes of the warps that have some."""
+    """All lanes of the warps with at least one active lane."""
     return mask if mask is True else np.repeat(mask.reshape(WARPS, LANES).any(axis=1), LANES)
 
 

@@ -1,4 +1,4 @@
-"""Machine code of a kernel as `nvdisasm -hex -gi` prints it: instructions, control bits, lines of the source."""
+"""Parses a kernel's machine code from `nvdisasm -hex -gi`: instructions, control bits, source lines."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Instruction:
 
     Attributes:
         at: byte offset in the kernel.
-        guard: "P0", "!UP3", or "" where it is always executed.
-        opcode: with its modifiers.
-        operands: as written, labels replaced by offsets.
-        stall: cycles until the warp's next instruction, at least.
-        written, read: scoreboards (0-5) that it releases when its result is there, when its operands are read; 7: none.
+        guard: "P0", "!UP3", or "" if it is always executed.
+        opcode: opcode with modifiers.
+        operands: operands as printed, with offsets instead of labels.
+        stall: minimum cycles until the warp's next instruction.
+        written, read: scoreboards (0-5) released when its result is ready and when its operands are read; 7: none.
         waits: scoreboards that it waits for, a bit each.
-        lines: of the source, innermost first: where it is written and where that was inlined.
+        lines: source lines, innermost first: of the code, and of the calls that it was inlined into.
     """
 
     at: int
@@ -59,14 +59,14 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Code:
-    """Of a kernel.
+    """Machine code of a kernel.
 
     Attributes:
-        instructions: in the order of addresses, 16 bytes each.
-        constants: words of each bank but that of parameters.
-        functions: of the source, by line, 0 being no line: the name of the function that a line is in.
-        source: lines of it.
-        registers: per thread.
+        instructions: instructions by address, 16 bytes each.
+        constants: words of each constant bank except that of parameters.
+        functions: name of the function of each source line; index 0 is no line.
+        source: source lines.
+        registers: registers per thread.
     """
 
     instructions: list[Instruction]
@@ -81,13 +81,13 @@ class Code:
 
 
 def code_of(source: str, arch: str, folder: Path, registers: int) -> Code:
-    """Compile a kernel once more, with line numbers, which change nothing but what is written beside the code.
+    """Compile a kernel again with line numbers, which do not change the code itself.
 
     Args:
-        folder: for the cubin, which nvdisasm reads from a file.
+        folder: folder for the cubin, which nvdisasm reads from a file.
 
     Raises:
-        CompileError: no compiler or no nvdisasm, or a listing of another form.
+        CompileError: there is no compiler or no nvdisasm, or its listing has an unknown format.
     """
     tool = nvdisasm()
     if tool is None:
@@ -102,12 +102,12 @@ def code_of(source: str, arch: str, folder: Path, registers: int) -> Code:
 
 
 def parse(listing: str, source: str, registers: int) -> Code:
-    """Reads what nvdisasm prints."""
+    """Parse a listing of nvdisasm."""
     raw: list[tuple[int, str, int, tuple[int, ...]]] = []
     labels: dict[str, int] = {}
     banks: dict[int, bytearray] = {}
     lines: list[int] = []
-    fresh = True  # the next line number begins another chain
+    fresh = True  # True if the next line number starts a new chain
     section, pending = "", None
     for line in listing.splitlines():
         if line.startswith("//----"):
@@ -153,7 +153,7 @@ def _instruction(at: int, text: str, high: int, lines: tuple[int, ...], labels: 
 
 
 def functions_of(source: list[str]) -> list[str]:
-    """For every line (from 1), the name of the function that it is in; members with the name of their struct."""
+    """Name of the function of each line (from 1); members with the name of their struct."""
     names, struct, function = [""], "", ""
     for line in source:
         if found := _STRUCT.match(line):

@@ -1,4 +1,4 @@
-"""What meanings of instructions have in common."""
+"""Helpers shared by the semantics of instructions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_cost.machine import Machine, Step, UnknownInstruction
 
-Meaning = Callable[[Machine, tuple[str, ...], list[str]], Step]  # an instruction's step, of operands and modifiers
+Meaning = Callable[[Machine, tuple[str, ...], list[str]], Step]  # compiles an instruction's operands and modifiers
 U64 = np.uint64
 
 COMPARE = {
@@ -21,18 +21,18 @@ JOIN: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def known(modifiers: list[str], *names: str) -> None:
-    """Raise unless these are all that there are."""
+    """Raise UnknownInstruction if there are other modifiers than these."""
     if rest := set(modifiers) - set(names):
         raise UnknownInstruction(f"modifier {', '.join(rest)}")
 
 
 def u64(value: Any) -> Any:
-    """As words of 64 bits."""
+    """Convert to unsigned words of 64 bits."""
     return value.astype(U64)
 
 
 def split(operands: tuple[str, ...]) -> tuple[str, list[str], list[str]]:
-    """Destination, predicates behind it, the rest."""
+    """(destination, predicates after it, other operands)."""
     k = 1
     while k < len(operands) and operands[k].lstrip("!").rstrip("T0123456789") in ("P", "UP"):
         k += 1

@@ -1,13 +1,13 @@
-"""Which part of the kernel an instruction of the machine belongs to."""
+"""Assigns machine instructions to regions of the kernel."""
 
 from __future__ import annotations
 
 from gpu_cost.machine_code import Code
 
-# What time is said to go to: the first of these whose function an instruction is in, by way of a line that says so. The
-# rest is called by the routine that the kernel calls; nothing is left out.
+# (region, function, text of a source line). An instruction belongs to the first region whose function contains it, on a
+# line with the text. Other instructions belong to the routine that the kernel calls, so that none is left out.
 REGIONS = (
-    ("bringing chunks of vectors", "Bringing::bring", ""),
+    ("bringing chunks of vectors", "VectorPipeline::bring", ""),
     ("bringing few vectors", "bring_vectors", ""),
     ("weights times vectors", "Lane::multiply", ""),
     ("adding up over lanes", "sum_over_lanes", ""),
@@ -28,7 +28,7 @@ REGIONS = (
 
 
 def region_of(code: Code, pc: int) -> str:
-    """What time that is spent in an instruction goes to."""
+    """Name of an instruction's region."""
     if pc < 0:
         return "end of the launch"
     lines = code.instructions[pc].lines

@@ -1,4 +1,4 @@
-"""Lines and tables: of a step, its phases, levels, products, regions and lines of the templates."""
+"""Reports lines and tables of a step: its phases, levels, products, regions, and source lines of the templates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = ("FFMA", "HMMA", "LDS", "STS", "SHFL", "FADD", "MOVM", "F2FP")  # of mac
 
 @dataclass
 class Sum:
-    """Of some instructions of the script."""
+    """Totals over some instructions of the script."""
 
     us: float = 0.0
     raw: float = 0.0
@@ -39,7 +39,7 @@ class Sum:
     forms: set[str] = field(default_factory=set)
 
     def add(self, e: Executed, c: Constants) -> None:
-        """One more."""
+        """Add an instruction."""
         self.us += e.us
         self.raw += e.raw
         self.forms.add(e.form)
@@ -52,11 +52,11 @@ class Sum:
 
     @property
     def remark(self) -> str:
-        """How far off it is, if it is of one form."""
+        """Warning about the error of the model, if all instructions have one form."""
         return calibration().remark(*self.forms) if len(self.forms) == 1 else ""
 
     def line(self) -> dict[str, object]:
-        """For JSON."""
+        """Fields for a JSON line."""
         return {
             "raw_us": round(self.raw, 2), "remark": self.remark, "bound_us": round(self.bound, 2),
             "instructions_per_warp": round(self.warp_instructions),
@@ -66,7 +66,7 @@ class Sum:
 
 
 def sums(done: Sequence[Executed], c: Constants, key: Any) -> dict[Any, Sum]:
-    """By some key, in order of first appearance."""
+    """Totals by a key, in order of first appearance."""
     found: dict[Any, Sum] = {}
     for e in done:
         found.setdefault(key(e), Sum()).add(e, c)
@@ -74,7 +74,7 @@ def sums(done: Sequence[Executed], c: Constants, key: Any) -> dict[Any, Sum]:
 
 
 def report(case: Case, done: Sequence[Executed], c: Constants, top: int) -> None:
-    """Lines and tables of a case."""
+    """Report lines and tables of a case."""
     resources = case.kernel.resources
     assert resources is not None
     total = sums(done, c, lambda e: "step")["step"]
@@ -116,7 +116,7 @@ def _cells(s: Sum) -> list[str]:
 
 
 def _report_levels(case: Case, done: Sequence[Executed]) -> None:
-    """Products, tails and barriers of forward and backward by number of vertices: the mean of those that are alike."""
+    """Report mean times of products, tails and barriers of forward and backward, by number of vertices."""
     forms: dict[str, str] = {}
     found: dict[tuple[str, int], dict[str, list[float]]] = {}
     n = 0
@@ -146,8 +146,8 @@ MULTIPLIES = {"Lane::multiply", "slot_product"}
 
 
 def products(case: Case, done: Sequence[Executed]) -> dict[str, dict[str, float]]:
-    """Instructions of a warp for each product, by its shape and number of vectors. "all" leaves out the tail;
-    the other keys divide "multiplying" by kind."""
+    """Instructions per warp of each product, by its shape and number of vectors. "all" excludes the tail; keys after
+    "multiplying" divide it by kind."""
     places = [set(case.code.places(pc)) for pc in range(len(case.code.instructions))]
     found: dict[str, dict[str, float]] = {}
     for e in done:
@@ -178,7 +178,7 @@ def _report_products(case: Case, done: Sequence[Executed]) -> None:
 
 
 def _report_regions(case: Case, done: Sequence[Executed], c: Constants, top: int) -> None:
-    """Where time goes, every cycle once."""
+    """Report time by region; every cycle counts once."""
     total: Counter[str] = Counter()
     reasons: dict[str, Counter[str]] = {}
     phases: dict[str, Counter[str]] = {}
@@ -200,7 +200,7 @@ def _report_regions(case: Case, done: Sequence[Executed], c: Constants, top: int
 
 
 def _report_lines(case: Case, done: Sequence[Executed], c: Constants, top: int) -> None:
-    """Lines of the templates by the time that is spent in them and in what they call, along the critical warps."""
+    """Report the lines of the templates with the most time, including callees, along the critical warps."""
     inclusive: Counter[int] = Counter()
     reasons: dict[int, Counter[str]] = {}
     for e in done:
@@ -225,5 +225,5 @@ def _report_lines(case: Case, done: Sequence[Executed], c: Constants, top: int) 
 
 
 def say(text: str) -> None:
-    """A table."""
+    """Print a table to standard error."""
     print(text, file=sys.stderr, flush=True)

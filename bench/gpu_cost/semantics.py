@@ -1,4 +1,4 @@
-"""What each instruction of sm_90 does, as functions over the registers of a `Machine`."""
+"""Compiles each instruction of sm_90 to a function over the registers of a `Machine`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gpu_cost.whole_numbers import WHOLE_NUMBERS
 
 _QUIET = frozenset(
     "NOP BSSY YIELD NANOSLEEP DEPBAR LDGDEPBAR MEMBAR ERRBAR CGAERRBAR ENDCOLLECTIVE WARPSYNC PREEXIT".split()
-)  # nothing that other instructions see, but for BSSY
+)  # without effects on other instructions, except BSSY
 
 
 def compiled(m: Machine, i: Instruction) -> Step:
-    """The instruction as a function of the lanes that execute it. Raises UnknownInstruction and the like."""
+    """Compile an instruction to a function of its active lanes. Raises UnknownInstruction and the like."""
     family, *modifiers = i.opcode.split(".")
     if family == "BSSY":
         return _bssy(m, i)

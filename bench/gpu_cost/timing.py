@@ -1,13 +1,12 @@
-"""A model of time: when eight warps of a thread block issue what a machine has executed, on one multiprocessor.
+"""Timing model: computes when the eight warps of a thread block issue executed instructions, on one multiprocessor.
 
-Each of four schedulers issues an instruction a cycle, of its two warps the one that is ready first, in the order of the
-program. What a warp waits for stands in the code itself: the compiler writes into every instruction for how many cycles
-the warp has to stand still, and which scoreboards it waits for. So latencies of arithmetic are the compiler's, and only
-what takes a time of its own (memory, shuffles, special functions, barriers) is in `Constants`.
+Each of four schedulers issues one instruction per cycle, for the one of its two warps that is ready first. A warp's
+instructions issue in program order. The code itself tells what a warp waits for: the compiler writes a stall in cycles
+and the awaited scoreboards into every instruction. So latencies of arithmetic come from the compiler. Only operations
+with other latencies (memory, shuffles, special functions, barriers) are in `Constants`.
 
-Left out: fetching instructions that are not in the instruction cache (counted beside), other programs, and that some
-thread blocks are late: all are taken to come to a barrier at the same moment. calibration.py has factors from
-measurements for it all.
+Not modelled: misses of the instruction cache (counted separately), other programs, and late thread blocks; all blocks
+are assumed to reach a barrier at the same time. calibration.py corrects for all of this with measured factors.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ LUO = "Luo et al. 2024, Benchmarking and Dissecting the Nvidia Hopper GPU Archit
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Of an H200, in cycles unless said otherwise. `sources` says where each comes from."""
+    """Constants of an H200, in cycles unless noted. `sources` gives the source of each."""
 
     clock_ghz: float = 1.98
     schedulers: int = 4
@@ -40,8 +39,8 @@ class Constants:
     taken_branch: int = 8
     fence: int = 300
     same_address: float = 1.0
-    fill: float = 0.8  # sectors a cycle
-    # Cycles that a warp's instruction keeps a pipe of its scheduler.
+    fill: float = 0.8  # sectors per cycle
+    # Cycles for which a warp's instruction occupies a pipe of its scheduler.
     fma: int = 1
     alu: int = 2
     conversion: int = 2
@@ -74,7 +73,7 @@ class Constants:
     )
 
 
-# Families by the pipe that executes them; the rest are whole numbers, comparisons and the like.
+# Families by the pipe that executes them; the others are integer operations, comparisons and the like.
 FMA = frozenset({"FFMA", "FADD", "FMUL"})
 MEMORY = frozenset({"LDG", "LD", "LDGSTS", "STG", "ST", "RED", "REDG", "ATOMG", "LDS", "STS", "LDSM", "SHFL", "MOVM"})
 CONVERSIONS = frozenset({"I2F", "F2I", "F2F"})
@@ -97,11 +96,11 @@ CONTROL = frozenset(
     }
 )
 
-FMA_PIPE, ALU_PIPE, SPECIAL_PIPE, TENSOR_PIPE, MEMORY_PIPE = range(5)  # the last one is that of all schedulers
+FMA_PIPE, ALU_PIPE, SPECIAL_PIPE, TENSOR_PIPE, MEMORY_PIPE = range(5)  # all schedulers share the last one
 HALF_DEPTH = "HMMA.1684", "HMMA.1688.F32.BF16"
-SECTORS = 4  # of 32 bytes, of a line of L1, that come in a cycle
+SECTORS = 4  # sectors of 32 bytes that L1 delivers per cycle
 
-# What time goes to.
+# Reasons for spent time.
 ISSUE, LATENCY, PIPE, L2, L1, SHARED, SPECIAL, FENCE, REMOTE, BRANCH, BARRIER = (
     "issue", "arithmetic latency", "pipe or scheduler taken", "L2", "L1", "shared memory or shuffle",
     "special functions, constants", "fence", "waiting for others' signals", "taken branches", "block barrier",
@@ -110,16 +109,16 @@ ISSUE, LATENCY, PIPE, L2, L1, SHARED, SPECIAL, FENCE, REMOTE, BRANCH, BARRIER = 
 
 @dataclass(slots=True)
 class Spent:
-    """What an instruction of the script took.
+    """Cost of an instruction of the script.
 
     Attributes:
-        cycles: of the block.
-        by: cycles by (number of the machine instruction, what they went to), of the warp that came last to a barrier.
-        issued: machine instructions by family, all warps together.
-        by_pc: warps' executions of each machine instruction.
-        tensor: cycles of tensor cores, all warps together.
-        block_barriers: that the block met at.
-        trips: times that the last warp waited for L2.
+        cycles: cycles of the block.
+        by: cycles by (number of the machine instruction, reason), of the warp that reached a barrier last.
+        issued: machine instructions by family, over all warps.
+        by_pc: executions of each machine instruction, over all warps.
+        tensor: cycles of tensor cores, over all warps.
+        block_barriers: number of block barriers.
+        trips: number of times that the last warp waited for L2.
     """
 
     cycles: float = 0.0
@@ -140,21 +139,21 @@ class Clock:
         self.static = [_static(i, constants) for i in code.instructions]
         self.families = [i.family for i in code.instructions]
         self.strong = [".STRONG" in i.opcode for i in code.instructions]
-        self.now = 0.0  # when the block last met
+        self.now = 0.0  # time of the last block barrier
         self.ready = [0.0] * WARPS
-        self.why = [LATENCY] * WARPS  # it is not sooner
+        self.why = [LATENCY] * WARPS  # reason for `ready`
         self.boards = [[(0.0, LATENCY)] * 6 for _ in range(WARPS)]
-        self.copied = [(0.0, L2)] * WARPS  # when all asynchronous copies so far are there
-        self.groups: list[list[tuple[float, str]]] = [[] for _ in range(WARPS)]  # the same, when each was committed
+        self.copied = [(0.0, L2)] * WARPS  # end of all asynchronous copies so far
+        self.groups: list[list[tuple[float, str]]] = [[] for _ in range(WARPS)]  # end of each committed group
         self.newest = [int(i.operands[1], 16) if i.opcode == "DEPBAR.LE" else 0 for i in code.instructions]
         self.scheduler = [0.0] * constants.schedulers
         self.pipes = [0.0] * (MEMORY_PIPE * constants.schedulers + 1)
-        self.filled = 0.0  # when the last sector has come from L2
-        self.stored = 0.0  # when the last store is in L2
+        self.filled = 0.0  # arrival of the last sector from L2
+        self.stored = 0.0  # arrival of the last store in L2
         self.signalled = 0.0
 
     def spend(self, trace: Iterable[tuple[int, int, list[tuple[int, int, int]] | None]]) -> Spent:
-        """Time of what was executed, from a meeting of the block to the next one."""
+        """Compute the cost of a trace, from one stop of the machine to the next."""
         spent = Spent()
         queues: list[list[tuple[int, int, int]]] = [[] for _ in range(WARPS)]
         for pc, bits, said in trace:
@@ -169,7 +168,7 @@ class Clock:
         mine: list[Counter[tuple[int, str]]] = [Counter() for _ in range(WARPS)]
         arrived: dict[int, float] = {}
         heap = []
-        last = [start] * WARPS  # when each last issued
+        last = [start] * WARPS  # time of each warp's last issue
         for warp in range(WARPS):
             self._push(heap, warp, queues[warp], at[warp])
         while heap:
@@ -215,7 +214,7 @@ class Clock:
     def _meet(
         self, arrived: dict[int, float], mine: list[Counter[tuple[int, str]]], spent: Spent, pc: int, last: list[float]
     ) -> None:
-        """The block's warps go on together; what the last one did counts."""
+        """Let the block's warps go on together; the time of the last one counts."""
         latest = max(arrived, key=lambda w: arrived[w])
         spent.by.update(mine[latest])
         spent.by[pc, BARRIER] += self.c.block_barrier
@@ -226,7 +225,7 @@ class Clock:
             self.ready[w] = max(self.ready[w], self.now)
 
     def _push(self, heap: list[tuple[float, int, str]], warp: int, queue: list[tuple[int, int, int]], at: int) -> None:
-        """Put a warp where its next instruction may be issued."""
+        """Queue a warp at the earliest time for its next instruction."""
         if at == len(queue):
             return
         pc = queue[at][0]
@@ -246,7 +245,7 @@ class Clock:
     def _issue(
         self, time: float, warp: int, pc: int, first: int, second: int, queue: list[tuple[int, int, int]], at: int
     ) -> None:
-        """What follows from an instruction."""
+        """Update the warp's state after it issued an instruction."""
         stall, _, (written, read), _, _, latency = self.static[pc]
         family, c = self.families[pc], self.c
         self.why[warp] = LATENCY
@@ -259,7 +258,7 @@ class Clock:
                 done, reason = self.filled, L2
             if self.strong[pc]:
                 arrives = self.signalled + c.same_address * self.blocks
-                polled = arrives + c.l2 / 2 + (c.l2 + c.l1) / 2  # the answer's way, and half a turn of the loop
+                polled = arrives + c.l2 / 2 + (c.l2 + c.l1) / 2  # return path, and half an iteration of the poll loop
                 if polled > done:
                     done, reason = polled, REMOTE
             if family == "LDGSTS":
@@ -290,7 +289,7 @@ class Clock:
 
 
 def _static(i: Instruction, c: Constants) -> tuple[int, tuple[int, ...], tuple[int, int], int, float, int]:
-    """Stall, scoreboards waited for and released, pipe (-1: none), its cycles, latency."""
+    """(stall, awaited scoreboards, released scoreboards, pipe (-1: none), its cycles, latency)."""
     waits = tuple(k for k in range(6) if i.waits >> k & 1)
     boards = i.written, i.read
     stall = max(i.stall, 1)
@@ -313,7 +312,7 @@ def _static(i: Instruction, c: Constants) -> tuple[int, tuple[int, ...], tuple[i
 
 
 def issue_bound(spent: Spent, c: Constants) -> float:
-    """Cycles below which no arrangement of these instructions comes: of the fullest pipe, or of the schedulers."""
+    """Lower bound in cycles for any schedule of these instructions: the fullest pipe, or the schedulers."""
     fma = sum(n for f, n in spent.issued.items() if f in FMA) * c.fma
     memory = sum(n for f, n in spent.issued.items() if f in MEMORY) * c.schedulers
     others = FMA | MEMORY | CONTROL | {"MUFU", "HMMA"} | CONVERSIONS

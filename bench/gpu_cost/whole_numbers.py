@@ -1,4 +1,4 @@
-"""What instructions of sm_90 do with whole numbers, bits and predicates."""
+"""Semantics of sm_90's instructions on integers, bits and predicates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_cost.operands import COMPARE, JOIN, U64, Meaning, known, split, u64
 
 
 def _term(m: Machine, text: str) -> Callable[[], Any]:
-    """An operand of an addition as 64 bits: -x as ~x + 1, whose carry counts."""
+    """An operand of an addition as 64 bits; -x becomes ~x + 1, whose carry counts."""
     if text.startswith("-") and not text[1:2].isdigit():
         get = m.words(text[1:])
         return lambda: u64(~get()) + U64(1)
@@ -22,7 +22,7 @@ def _term(m: Machine, text: str) -> Callable[[], Any]:
 
 
 def _of_words(operation: Callable[..., Any], count: int) -> Meaning:
-    """Of so many operands, lane by lane."""
+    """Semantics of an elementwise operation on `count` operands."""
 
     def make(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
         known(modifiers)
@@ -57,7 +57,7 @@ def _extreme(
     may: tuple[str, ...] = ("U32", "RELU"),
     adds: bool = False,
 ) -> Step:
-    """Of two operands or three, of which VIADDMNMX adds the first two."""
+    """Minimum or maximum of two or three operands; VIADDMNMX first adds the first two."""
     known(modifiers, *may)
     put, least = m.put(operands[0]), m.predicate(operands[-1])
     terms = [m.words(t) for t in operands[1:-1]]
@@ -222,12 +222,12 @@ def _sel(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 
 def _shf(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    wraps = "W" in modifiers  # shifts by more than all bits are by the rest, instead of by all
+    wraps = "W" in modifiers  # shift counts wrap instead of saturating
     direction, kind, *rest = (name for name in modifiers if name != "W")
     known(rest, "HI", "LO")
     put, low, by, high = m.put(operands[0]), *(m.words(t) for t in operands[1:4])
     wide, left = "64" in kind, direction == "L"
-    # Upper half of the pair shifted to the left, or lower half shifted to the right; .HI of 32 bits: `high` alone.
+    # The upper half of the pair shifted left, or the lower half shifted right. With 32 bits and .HI only `high` counts.
     only_high = not left and not wide and "HI" in rest
     only_low = left and not wide and "HI" not in rest
     if not (wide or only_high or only_low):

@@ -29,7 +29,7 @@ DEV bool hopeless(const Launch& p, unsigned long long began)
     return load_relaxed(p.stopped);
 }
 
-// Barrier of blocks as in vpps's kernel (cuda/sync.cuh): all have arrived when the counter is at `target`.
+// Barrier of blocks as in vpps's kernel (cuda/sync.h): all have arrived when the counter is at `target`.
 DEV void meet(const Launch& p, unsigned* counter, unsigned target)
 {
     __syncthreads();

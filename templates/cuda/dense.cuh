@@ -1,34 +1,36 @@
+#pragma once
+#include "windows.cuh"
 // ---- products with matrices in windows
 //
-// The warps divide the columns: warp w multiplies by the w-th eighth of every chunk of CHUNK_COLUMNS. A lane has sums of its
-// own, of RT rows times VT vectors, and lanes exchange nothing; the sums of the eight warps are added up in order. So the order
-// of additions follows from the numbers of columns, of the matrix and of a chunk.
+// The warps divide the columns: warp w multiplies the w-th eighth of every chunk of CHUNK_COLUMNS. A lane has separate sums, for
+// RT rows times VT vectors; lanes exchange nothing. The sums of the eight warps are added up in order. So the order of additions
+// depends only on the matrix's and the chunk's number of columns.
 enum {
     CHUNK_COLUMNS = VP_CHUNK_COLUMNS,
-    CHUNK_PITCH = CHUNK_COLUMNS + 4,  // from a vector's chunk to the next: eight begin in different banks
-    PLACES = VP_PLACES,               // of segments of vectors that are looked up together
-    FEWEST_PASSES = 4,                // of a page
+    CHUNK_PITCH = CHUNK_COLUMNS + 4,  // stride of vectors' chunks: eight start in different banks
+    PLACES = VP_PLACES,               // segment addresses that are looked up together
+    FEWEST_PASSES = 4,                // minimum number of passes per page
 };
 VP_DEVICE Word* places(int parity) { return (Word*)(block_memory() + VP_CHUNKS) + parity * PLACES; }
 
-// Brings vectors to shared memory, a chunk of each at a time, while the chunk before is multiplied. Vectors of a pass come once for
-// every tile of rows. Where they lie is looked up for many at once, a page, before the first of them is brought.
-struct Bringing {
-    enum { EACH = (VP_MOST_VECTORS + WARPS - 1) / WARPS };  // vectors of a warp
+// Copies vectors to shared memory, a chunk of each at a time, while the previous chunk is multiplied. It copies the vectors of a
+// pass once per tile of rows. It looks up addresses for many vectors at once (a page), before it copies the first of them.
+struct VectorPipeline {
+    enum { EACH = (VP_MOST_VECTORS + WARPS - 1) / WARPS };  // vectors per warp
     const Vp& vp;
     const Segments& x;
-    int n, columns, zeros, vectors, tiles = 1;  // zeros: behind the columns; vectors: of a pass; tiles: of rows
-    int own;                             // warp
-    int page = 0;                        // vectors of a page; 0: each is looked up when it is brought
-    int row = 0, tile = 0, column = 0;   // of the chunk that is brought next
-    int filled = 0, half;                // where the chunk that was brought last lies; floats of a buffer
-    int in_page = 0, parity = 0;         // number of its first vector in the page; the page's number, modulo 2
-    int next = 0;                        // first vector of the page that is looked up next
-    int segment = 0, first = 0, last = 0;  // number behind that of the segment that is brought; columns where it begins and ends
-    Word places_or_first;                // all of `from` and `first`: the last two bits are 0 if everything begins at a multiple of 4
-    Word from[EACH];                     // where the lane finds the segment of the warp's vectors
+    int n, columns, zeros, vectors, tiles = 1;  // zeros: padding after the columns; vectors: of a pass; tiles: tiles of rows
+    int own;                             // this warp
+    int page = 0;                        // vectors per page; 0: addresses are looked up one by one
+    int row = 0, tile = 0, column = 0;   // position of the next chunk
+    int filled = 0, half;                // offset of the latest chunk; floats of a buffer
+    int in_page = 0, parity = 0;         // index in the page of the next chunk's first vector; page number modulo 2
+    int next = 0;                        // first vector of the next page
+    int segment = 0, first = 0, last = 0;  // index of the next segment; first and last column of the current one
+    Word places_or_first;                // bitwise or of `from` and `first`: the last two bits are 0 if all are multiples of 4
+    Word from[EACH];                     // the lane's addresses in the current segment, one per vector of the warp
 
-    VP_DEVICE Bringing(const Vp& vp, const Matvec& i, const TileShape& t, int kind)
+    VP_DEVICE VectorPipeline(const Vp& vp, const Matvec& i, const TileShape& t, int kind)
         : vp(vp), x(i.x), n(i.head.n), columns((int)i.columns), vectors(t.vectors), own(VP_OPAQUE(warp()))
     {
         zeros = padded(columns, kind) - columns, half = vectors * CHUNK_PITCH;
@@ -47,7 +49,7 @@ struct Bringing {
         const Word address = at[0], mode = at[1];
         return mode & VP_INDEXED ? vp.script[address + r] : address + (Word)r * (mode & VP_OFFSET_MASK);
     }
-    // Begin to look up the next page. Whoever waits for a chunk has that, too.
+    // Starts to look up the next page. The wait for the next chunk also waits for this.
     VP_DEVICE void look_up()
     {
         Word* const table = places((next / most(1, page)) & 1);
@@ -59,12 +61,12 @@ struct Bringing {
         });
         next += page;
     }
-    // A pass is about to begin. When it is the first one of a page, the next page is looked up.
+    // Call before a pass: looks up the next page if this pass is the first of the current one.
     VP_DEVICE void enter(int pass)
     {
         if (page && pass + page == next && next < n) look_up();
     }
-    // Begin to bring the next chunk, if there is one.
+    // Starts to copy the next chunk, if there is one.
     VP_DEVICE void bring()
     {
         if (row >= n) return;
@@ -85,7 +87,7 @@ struct Bringing {
         tile = 0, row += vectors, in_page += vectors;
         if (in_page == page) in_page = 0, parity ^= 1;
     }
-    // The address of the segment in vector v of the pass. Indices behind the last vector give the last vector's address.
+    // Address of the current segment in vector v of the pass. Indices past the last vector give the last vector's address.
     VP_DEVICE Word look(int v) const
     {
         const Word* at = x.first + 3 * (segment - 1);
@@ -93,7 +95,7 @@ struct Bringing {
         const Word found = page ? places(parity)[(segment - 1) * page + in_page + v] : place(at, row + v);
         return found + (at[1] & VP_INDEXED ? at[1] & VP_OFFSET_MASK : 0);
     }
-    // The segment that begins at the column.
+    // Moves on to the segment that starts at the current column.
     VP_DEVICE void find_segment()
     {
         first = column, last = column + (int)x.first[3 * segment + 2], segment++;
@@ -103,7 +105,7 @@ struct Bringing {
             places_or_first |= from[j];
         }
     }
-    // Begin to copy `floats` floats of each of the warp's vectors, from the column on.
+    // Starts to copy `floats` floats of each of the warp's vectors, from the current column on.
     VP_DEVICE void bring_part(float* chunk, int floats)
     {
         const Word within = (Word)(column - first);
@@ -125,12 +127,12 @@ struct Bringing {
     }
 };
 
-// The sums of a lane for a tile T: RT rows times VT vectors, or of so many products on tensor cores four each. A lane whose row
-// does not exist reads the last row, and a lane whose vector does not exist reads the last of few vectors, or old floats of a
-// chunk. Nobody reads the sums of such lanes.
+// The sums of a lane for a tile T: of RT rows times VT vectors, or on tensor cores four sums for each of RT times VT products. If
+// a lane's row does not exist, it reads the last row. If its vector does not exist, it reads the last of few vectors, or stale
+// floats of a chunk. The sums of such lanes are not used.
 template <class T> struct Lane {
     enum { EACH = T::KIND ? 4 : 1 };
-    int own, v, first;  // its warp, vector and row; the next ones are LV vectors or LR rows behind
+    int own, v, first;  // warp, first vector and first row; the next ones are LV vectors or LR rows further
     float sum[T::RT][T::VT][EACH] = {};
     VP_DEVICE Lane()
     {
@@ -139,7 +141,7 @@ template <class T> struct Lane {
         if (T::KIND) v = first = me % WARP / 4;
         else v = me % T::LV, first = me % WARP / T::LV;
     }
-    // Products of the warp's part of a chunk, of `rows` from `window` on; `apart` floats lie between the n vectors.
+    // Multiplies the warp's part of a chunk: `rows` rows from `window` on by n vectors with a stride of `apart` floats.
     template <bool FEW>
     VP_DEVICE void multiply(const float* window, int rows, int pitch, const float* vectors, int n, int apart, int columns)
     {
@@ -154,15 +156,15 @@ template <class T> struct Lane {
         const auto of = [&](int j) { return FEW ? x[j] : x[0] + j * T::LV * apart; };
 #if VP_FRAGMENTS
         if constexpr (T::KIND) {
-            // Of 32 columns a lane has eight. Which of them is which term of a product is free; vectors and rows agree.
-            enum { WORDS = T::KIND == BF16_FRAGMENTS ? 16 : 32 };  // of a row
+            // A lane has eight of 32 columns. Their order in the product is arbitrary, but the same for vectors and rows.
+            enum { WORDS = T::KIND == BF16_FRAGMENTS ? 16 : 32 };  // words of a row
             const int t = VP_OPAQUE(lane()) & 3;
             VP_ROLLED for (int k = 0; k < count; k++) {
-                Factors<T::KIND> e[T::VT][2];
+                FragmentPart<T::KIND> e[T::VT][2];
                 VP_UNROLL for (int j = 0; j < T::VT; j++)
                     VP_UNROLL for (int half = 0; half < 2; half++) e[j][half].round(*(const float4*)(of(j) + 8 * t + 4 * half));
                 VP_UNROLL for (int r = 0; r < T::RT; r++) {
-                    Factors<T::KIND> a[2][2];  // of both halves, rows 8 apart
+                    FragmentPart<T::KIND> a[2][2];  // both halves of two rows 8 apart
                     VP_UNROLL for (int beside = 0; beside < 2; beside++) {
                         const float* from = row(r * T::LR + 8 * beside) + (begin + k) * WORDS + t * (WORDS / 4);
                         if constexpr (T::KIND == BF16_FRAGMENTS) {
@@ -198,15 +200,15 @@ template <class T> struct Lane {
             VP_UNROLL for (int r = 0; r < T::RT; r++) w[r] += STEP;
         }
     }
-    // Multiply whole vectors, which are in shared memory. window(c, first) is where the rows have columns from c on; the first time
-    // there is no need to wait for others.
+    // Multiplies whole vectors in shared memory. window(c, waits) returns the rows' columns from c on; `waits` is false at first,
+    // when no warp reads the window yet.
     template <class F> VP_DEVICE void multiply_few(F window, int rows, int pitch, int n, int apart, int columns)
     {
         VP_ROLLED for (int c = 0; c < columns; c += CHUNK_COLUMNS)
             multiply<true>(window(c, c > 0), rows, pitch, block_memory() + c, n, apart, least(CHUNK_COLUMNS, columns - c));
     }
-    // Multiply the vectors of a pass, which come chunk by chunk.
-    template <class F> VP_DEVICE void multiply_many(F window, int rows, int pitch, int columns, Bringing& x)
+    // Multiplies the vectors of a pass, which arrive chunk by chunk.
+    template <class F> VP_DEVICE void multiply_many(F window, int rows, int pitch, int columns, VectorPipeline& x)
     {
         VP_ROLLED for (int c = 0; c < columns; c += CHUNK_COLUMNS) {
             copy_async_wait();
@@ -216,19 +218,19 @@ template <class T> struct Lane {
             multiply<false>(window(c, false), rows, pitch, chunk, T::VECTORS, CHUNK_PITCH, least(CHUNK_COLUMNS, columns - c));
         }
     }
-    // Sums of warp w, row r, vector v: at (w * VECTORS + v) * PITCH + r.
+    // Stores the sum of warp w, row r, vector v at (w * VECTORS + v) * PITCH + r.
     VP_DEVICE void store(float* sums) const
     {
         const int vector = T::KIND ? 2 * (VP_OPAQUE(lane()) & 3) : v;
         float* to = sums + (own * T::VECTORS + vector) * T::PITCH + first;
         VP_UNROLL for (int r = 0; r < T::RT; r++)
             VP_UNROLL for (int j = 0; j < T::VT; j++)
-                VP_UNROLL for (int k = 0; k < EACH; k++)  // of four the first two are of the first row, and two vectors
+                VP_UNROLL for (int k = 0; k < EACH; k++)  // of four sums, two are of the first row, for two vectors
                     to[(j * T::LV + k % 2) * T::PITCH + r * T::LR + k / 2 * 8] = sum[r][j][k];
     }
 };
 
-// Calls f(Lane) for a tile, of those for few vectors or for many.
+// Calls f(Lane) for the tile with this number; FEW selects tiles for few vectors or for many.
 template <bool FEW, int FIRST = 0, int END = VP_PRODUCT_TILES, class F> VP_DEVICE void for_tile(int number, F f)
 {
     if constexpr (END - FIRST > 1) {
@@ -239,8 +241,8 @@ template <bool FEW, int FIRST = 0, int END = VP_PRODUCT_TILES, class F> VP_DEVIC
     }
 }
 
-// dst = W x + bias. Or, where a tail takes the result, no dst: when the vectors are done, or there is room for no more, the tail
-// is executed for those that are.
+// dst = W x + bias. With a chained tail there is no dst: the tail runs on the results when all vectors are done or the buffer of
+// results is full.
 VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
 {
     const Dense m = dense(i.matrix);
@@ -249,17 +251,17 @@ VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
     const bool accumulate = i.head.flags & ACCUMULATE;
 #if VP_CHAINS
     const bool chained = i.head.flags & CHAINED;
-    Results results = {0, small_quotient(VP_RESULTS, most(1, count))};
+    ResultBuffer results = {0, small_quotient(VP_RESULTS, most(1, count))};
 #endif
     if (n == 0 || count == 0) return;
     const bool in_chunks = VP_WINDOWS_OF_CHUNKS && m.window_quads < m.quads;
     if (!in_chunks) show(vp, m, owned, i, 0);
-    // Vectors that are few enough are brought at once.
+    // Few vectors are copied whole, all at once.
     const int apart = pitch_of(columns, m.kind);
     const bool is_few = n <= m.some_vectors && count <= PRODUCT_TILES[m.some].rows && n * apart <= VP_CHUNKS;
     const int number = !is_few ? m.many : n <= m.few_vectors ? m.few : m.some;
     const TileShape tile = PRODUCT_TILES[number];
-    Bringing x(vp, i, tile, m.kind);
+    VectorPipeline x(vp, i, tile, m.kind);
     if (is_few) {
         bring_vectors(vp, i.x, 0, n, columns, apart, x.zeros);
     } else {
@@ -271,12 +273,12 @@ VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
         VP_ROLLED for (int first = 0; first < count; first += tile.rows) {
             const int rows = least(tile.rows, count - first);
             if (!is_few && first == 0) x.enter(row);
-            const Finishing mine(rows, there);
+            const ThreadResults mine(rows, there);
             const auto bias_of = [&](int k, int v) {
                 const int r = row + least(v, there - 1);
                 return i.bias.row(r)[VP_OPAQUE(i.bias.scalar) ? 0 : owned.row(first + least(k, rows - 1))];
             };
-            const float bias = bias_of(mine.k, mine.v);  // of the first result; it comes while others are multiplied
+            const float bias = bias_of(mine.k, mine.v);  // of the first result; it loads during the products
             const auto window = [&](int c, bool waits) -> const float* {
                 const float* rows = windows() + m.at + first * m.pitch;
                 if (!in_chunks) return rows + (m.kind == BF16_FRAGMENTS ? c / 2 : c);
@@ -300,9 +302,9 @@ VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
             __syncthreads();
             mine.each(rows, there, [&](int k, int v) {
                 const float* from = sums_buffer() + v * tile.pitch + k;
-                const int next = tile.vectors * tile.pitch;  // warp's
+                const int next = tile.vectors * tile.pitch;  // stride of warps
                 float part[WARPS];
-                VP_UNROLL for (int w = 0; w < WARPS; w++) part[w] = from[w * next];  // all on their way at once
+                VP_UNROLL for (int w = 0; w < WARPS; w++) part[w] = from[w * next];  // all loads in flight at once
                 float sum = part[0];
                 VP_UNROLL for (int w = 1; w < WARPS; w++) sum += part[w];
                 sum += k == mine.k && v == mine.v ? bias : bias_of(k, v);

@@ -1,14 +1,17 @@
-// ---- dropout, CUDA: a thread makes the random word of its unit. Mirrors the order of words of host/dropout.h.
+#pragma once
+#include "../random.cuh"
+#include "instructions.h"
+// ---- dropout, CUDA: each thread computes the random word of its unit. The words are in the order of host/dropout.h.
 VP_ROUTINE void dropout(const Vp& vp, const Dropout& i)
 {
     const Word* key = vp.script + i.key;
     const bool off = !key[2], accumulate = i.head.flags & ACCUMULATE;
-    struct Place { float* y; const float* x; Word position, call; };
+    struct DropoutRow { float* y; const float* x; Word position, call; };
     const auto rows = [&](int r) {
-        return Place{i.dst.row(r), i.a.row(r), i.positions == vp.script ? 0 : i.positions[r], i.calls[r]};
+        return DropoutRow{i.dst.row(r), i.a.row(r), i.positions == vp.script ? 0 : i.positions[r], i.calls[r]};
     };
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
-        for_units(vp, r0, r1, u0, u1, rows, [&](const Place& row, int u) {
+        for_units(vp, r0, r1, u0, u1, rows, [&](const DropoutRow& row, int u) {
             float v = row.x[u];
             if (!off) {
                 Philox p = {(Word)u / 64 * 16 + (Word)u % 16, row.position, row.call, i.number};

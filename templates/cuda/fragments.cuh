@@ -1,10 +1,12 @@
-// ---- fragments: what tensor cores multiply (PTX ISA, "Matrix fragments for mma.m16n8k16", "... m16n8k8")
+#pragma once
+#include "prelude.h"
+// ---- fragments: operands of tensor cores (PTX ISA, "Matrix fragments for mma.m16n8k16", "... m16n8k8")
 //
-// Of 16 rows a lane has two, 8 apart, and of 8 vectors one. A sum's terms may come in any order, as long as rows and vectors have
-// the same one, so a lane takes columns that lie next to each other.
+// A lane has two of 16 rows, 8 apart, and one of 8 vectors. The terms of a sum may have any order that rows and vectors share,
+// so a lane takes adjacent columns.
 
-// Four columns of a row or of a vector, rounded: a lane's share of a product of 16 terms.
-template <int KIND> struct Factors {
+// Four columns of a row or vector, rounded: a lane's share of a product of 16 terms.
+template <int KIND> struct FragmentPart {
     enum { WORDS = KIND == BF16_FRAGMENTS ? 2 : KIND == TF32_PAIRS ? 8 : 4 };
     Word of[WORDS];
 
@@ -16,22 +18,24 @@ template <int KIND> struct Factors {
         } else {
             VP_UNROLL for (int k = 0; k < 4; k++) {
                 of[k] = tf32_of(x[k]);
-                // The rest, rounded as well once the last 13 bits are cut off. If it is a NaN, of[k] is one or infinite.
+                // The remainder plus half a tf32 step: tensor cores drop its last 13 bits, which rounds it. It is NaN only if
+                // of[k] is NaN or infinite.
                 if constexpr (KIND == TF32_PAIRS) of[4 + k] = as_word(x[k] - as_float(of[k] & ~0x1fffu)) + 0x1000;
             }
         }
     }
 };
 
-// sum += products of two lots of 8 rows with 8 vectors: a lane has of each lot a row, with two vectors next to each other.
-template <int KIND> VP_DEVICE void multiply_fragments(float (&sum)[4], const Factors<KIND> (&w)[2], const Factors<KIND>& x)
+// sum += products of two groups of 8 rows with 8 vectors. A lane has the sums of one row of each group with two adjacent vectors.
+template <int KIND>
+VP_DEVICE void multiply_fragments(float (&sum)[4], const FragmentPart<KIND> (&w)[2], const FragmentPart<KIND>& x)
 {
     const auto &a = w[0].of, &b = w[1].of;
     if constexpr (KIND == BF16_FRAGMENTS) {
         mma_bf16(sum, a[0], b[0], a[1], b[1], x.of[0], x.of[1]);
     } else {
         VP_UNROLL for (int k = 0; k < 4; k += 2) {
-            if constexpr (KIND == TF32_PAIRS) {  // products of two small parts are less than the sum's rounding
+            if constexpr (KIND == TF32_PAIRS) {  // the product of two small parts is below the sum's rounding error
                 mma_tf32(sum, a[4 + k], b[4 + k], a[5 + k], b[5 + k], x.of[k], x.of[k + 1]);
                 mma_tf32(sum, a[k], b[k], a[k + 1], b[k + 1], x.of[4 + k], x.of[5 + k]);
             }

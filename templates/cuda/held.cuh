@@ -1,13 +1,15 @@
-// ---- matrices that a block holds: which rows of them, and what products need of shared memory
+#pragma once
+#include "instructions.h"
+// ---- matrices on the chip: the rows that a block owns, and the buffers of products in shared memory
 //
-// First come vectors, then partial sums, then results that wait for the tail behind them, then windows.
+// The buffers are in this order: vectors, partial sums, results for a chained tail, windows.
 VP_DEVICE float* sums_buffer() { return block_memory() + VP_STAGED; }
 VP_DEVICE float* results_buffer() { return sums_buffer() + VP_SUMS; }
 
-// The rows of a matrix that this virtual processor owns, counted from 0: those of its units, part after part; or, where
-// matrices are dealt in turns, blocks of as many rows as a slot holds, each to the next one.
+// The rows of a matrix that this virtual processor owns, counted from 0. They are the rows of its units, part after part. If the
+// matrix is dealt in turns, they are blocks of as many rows as a slot holds, dealt round-robin.
 struct Owned {
-    int rows, count, units, part, from, turn, vp, vps;  // in turns, vp is 0 for who begins
+    int rows, count, units, part, from, turn, vp, vps;  // in turns, vp counts from the virtual processor that gets the first block
 
     VP_DEVICE Owned(const Vp& v, const Head& h) : rows(h.width), vps(v.count)
     {
@@ -25,12 +27,12 @@ struct Owned {
             count = units * h.parts;
         }
     }
-    // How many there are; `count` takes the last turn for whole.
+    // Number of rows that exist; `count` also counts missing rows of the last block.
     VP_DEVICE int there() const
     {
         return turn && count ? count - turn + least(turn, rows - ((count / turn - 1) * vps + vp) * turn) : count;
     }
-    // Number of the k-th one in the matrix; -1: there is none.
+    // Index in the matrix of the k-th owned row, or -1 if there is none.
     VP_DEVICE int row(int k) const
     {
         if (k >= count) return -1;
@@ -43,17 +45,17 @@ struct Owned {
     }
 };
 
-// Zeros for `columns` columns of the vectors, at most a warp's.
+// Zeroes `columns` columns of each vector; at most 32.
 VP_DEVICE void clear(float* from, int vectors, int apart, int columns)
 {
     VP_ROLLED for (int v = warp(); v < vectors; v += WARPS)
         if (lane() < columns) from[v * apart + lane()] = 0.f;
 }
 
-// Begin to bring vectors [first, first + n), whole: the v-th one goes to v * apart, and so many zeros follow its columns.
+// Starts copies of whole vectors [first, first + n). The v-th goes to v * apart; `zeros` zeros follow its columns.
 VP_DEVICE void bring_vectors(const Vp& vp, const Segments& x, int first, int n, int columns, int apart, int zeros)
 {
-    VP_ROLLED for (int k = VP_OPAQUE(warp()); k < n * x.count; k += WARPS) {  // a segment of a vector
+    VP_ROLLED for (int k = VP_OPAQUE(warp()); k < n * x.count; k += WARPS) {  // one segment of one vector
         const int v = x.count == 1 ? k : small_quotient(k, x.count), s = k - v * x.count;
         const Word *at = x.first + 3 * s, mode = at[1];
         const Word address = at[0] + (Word)(first + v) * (mode & VP_INDEXED ? 1 : mode & VP_OFFSET_MASK);
@@ -71,11 +73,11 @@ VP_DEVICE void bring_vectors(const Vp& vp, const Segments& x, int first, int n, 
     if (zeros) clear(block_memory() + columns, n, apart, zeros);
 }
 
-// The results of a pass that a thread finishes: row `k` of the owned ones, of vectors v, v + step, ...
-struct Finishing {
+// The results of a pass that a thread completes: owned row `k` of vectors v, v + step, ...
+struct ThreadResults {
     int k, v, step;
-    // Of `count` rows, n vectors at a time: no division for a vector or two.
-    VP_DEVICE Finishing(int count, int n)
+    // For `count` rows and n vectors. It needs no division for one or two vectors.
+    VP_DEVICE ThreadResults(int count, int n)
     {
         step = 1, v = 0;
         if (count < THREADS && n > 2) {
@@ -86,7 +88,7 @@ struct Finishing {
         k = v < step ? thread() - v * count : count;
         if (k >= count && count < THREADS) k = count;
     }
-    // Calls f(k, v) for all that the thread finishes of `count` rows, n vectors.
+    // Calls f(k, v) for all of the thread's results of `count` rows and n vectors.
     template <class F> VP_DEVICE void each(int count, int n, F f) const
     {
         int row = k, vector = v;
@@ -99,10 +101,10 @@ struct Finishing {
 };
 
 #if VP_CHAINS
-// Results of vectors from `first` on, as many as there is room for: what a thread block owns of each, side by side.
-struct Results {
+// Buffer of results for a chained tail: the thread block's units of vectors [first, first + room), vector by vector.
+struct ResultBuffer {
     int first;
-    int room;  // vectors
+    int room;  // capacity in vectors
     VP_DEVICE bool is_full(int next, int pass) const { return next + pass > first + room; }
 };
 VP_DEVICE void chained_tail(const Vp& vp, const Word* ip, const Owned& owned, int first, int last);

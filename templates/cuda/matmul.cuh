@@ -1,14 +1,16 @@
-// ---- products of computed matrices, CUDA: a thread per element; matrices lie row after row
+#pragma once
+#include "matrix.cuh"
+// ---- products of computed matrices, CUDA: a thread per element; matrices are row-major
 VP_ROUTINE void matmul(const Vp& vp, const Matmul& i)
 {
     const int inner = (int)i.inner, rows = (int)i.a_width / inner, columns = (int)i.b_width / inner;
     const int a_row = i.a_transposed ? 1 : inner, a_step = i.a_transposed ? rows : 1;
     const int b_step = i.b_transposed ? 1 : columns, b_column = i.b_transposed ? inner : 1;
     const bool accumulate = i.head.flags & ACCUMULATE;
-    struct Factors { float* y; const float *a, *b; };
+    struct MatmulRows { float* y; const float *a, *b; };
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
-        for_units(vp, r0, r1, u0, u1, [&](int r) { return Factors{i.dst.row(r), i.a.row(r), i.b.row(r)}; },
-                  [&](const Factors& f, int u) {
+        for_units(vp, r0, r1, u0, u1, [&](int r) { return MatmulRows{i.dst.row(r), i.a.row(r), i.b.row(r)}; },
+                  [&](const MatmulRows& f, int u) {
             const float *a = f.a + u / columns * a_row, *b = f.b + u % columns * b_column;
             float sum = 0.f;
             for (int k = 0; k < inner; k++) sum = fma_(a[k * a_step], b[k * b_step], sum);
@@ -17,14 +19,14 @@ VP_ROUTINE void matmul(const Vp& vp, const Matmul& i)
     });
 }
 
-// dst[r] = W M[r]; M may lie in several segments, one below the other.
+// dst[r] = W M[r]; M may consist of several segments, stacked vertically.
 VP_ROUTINE void packed_matmul(const Vp& vp, const PackedMatmul& i)
 {
     const int columns = (int)i.columns;
     const bool accumulate = i.head.flags & ACCUMULATE;
     const Rounding rounded(i.head);
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
-        VP_TIMELINE(const int rows = (u1 - 1) / columns - u0 / columns + 1;)  // of W
+        VP_TIMELINE(const int rows = (u1 - 1) / columns - u0 / columns + 1;)  // rows of W
         VP_TIMELINE(count_floats(vp, (size_t)(r1 - r0) * rows * i.inner);)
         for_units(vp, r0, r1, u0, u1, [](int r) { return r; }, [&](int r, int u) {
             const float* w = vp.pool + i.weights + (size_t)(u / columns) * i.inner;
@@ -68,7 +70,7 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
     });
 }
 
-// dst[r] = (or +=) transpose of a[r].
+// dst[r] = (or +=) the transpose of a[r].
 VP_ROUTINE void transpose(const Vp& vp, const Transpose& i)
 {
     const int columns = (int)i.columns, rows = i.head.width / columns;

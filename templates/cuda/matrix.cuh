@@ -1,10 +1,12 @@
-// ---- matrices in memory, row after row: those for which the chip has no room
+#pragma once
+#include "../optimizers.cuh"
+// ---- matrices in memory, row-major, for which the chip has no room
 enum {
-    MEMORY_VECTORS = 4,  // that a warp multiplies by a row from memory
-    FEW_COLUMNS = 16,    // for fewer a warp is too many: a thread makes a result
+    MEMORY_VECTORS = 4,  // vectors that a warp multiplies by a row from memory
+    FEW_COLUMNS = 16,    // below this a whole warp per result is wasteful: one thread computes it
 };
 
-// What a product multiplies, rounded as flags BF16 and TF32 of its instruction say.
+// Rounds the operands of a product by the flags BF16 and TF32 of its instruction.
 struct Rounding {
 #if VP_ROUNDS
     enum { IS_THERE = 1 };
@@ -16,7 +18,7 @@ struct Rounding {
         const float bf16 = as_float(bf16_pair(0.f, x) & 0xffff0000u), tf32 = as_float(tf32_of(x) & ~0x1fffu);
         return flags & BF16 ? bf16 : flags & TF32 ? tf32 : x;
     }
-    // Several together: a question what to do, and two of bf16 at a time.
+    // Rounds several values: it tests the flags once, and converts two at a time to bf16.
     template <int N> VP_DEVICE void all(float (&x)[N]) const
     {
         if (VP_OPAQUE(flags) & BF16) {
@@ -38,7 +40,7 @@ struct Rounding {
 #endif
 };
 
-// Where rows of W have few columns: a thread for each result.
+// The product if W has few columns: a thread per result.
 VP_DEVICE void product_of_few_columns(const Vp& vp, const Matvec& i, int r0, int r1, int u0, int u1)
 {
     const bool accumulate = i.head.flags & ACCUMULATE;
@@ -52,13 +54,13 @@ VP_DEVICE void product_of_few_columns(const Vp& vp, const Matvec& i, int r0, int
             const float* from = segment(vp, i.x, s, &width).row(r);
             VP_TWICE for (int c = 0; c < width; c++) sum = fma_(rounded(*w++), rounded(from[c]), sum);
         }
-        sum += i.bias.row(r)[VP_OPAQUE(i.bias.scalar) ? 0 : u];  // as an addition of its own would
+        sum += i.bias.row(r)[VP_OPAQUE(i.bias.scalar) ? 0 : u];  // rounds like a separate addition
         float* y = i.dst.row(r) + u;
         *y = VP_OPAQUE(accumulate) ? sum + *y : sum;
     });
 }
 
-// Rows [u0, u1) of W times vectors [r0, r1), W in memory: a warp per row and some vectors.
+// Multiplies rows [u0, u1) of W, in memory, by vectors [r0, r1): a warp per row and MEMORY_VECTORS vectors.
 VP_DEVICE void product_from_memory(const Vp& vp, const Matvec& i, int r0, int r1, int u0, int u1)
 {
     if (i.columns < FEW_COLUMNS) return product_of_few_columns(vp, i, r0, r1, u0, u1);
@@ -97,13 +99,13 @@ VP_DEVICE void product_from_memory(const Vp& vp, const Matvec& i, int r0, int r1
     });
 }
 
-// dst = W x + bias for n vectors; x may lie in several segments (a concatenation that is never materialised).
+// dst = W x + bias for n vectors; x may consist of several segments (a concatenation that is never materialised).
 VP_ROUTINE void matvec(const Vp& vp, const Matvec& i)
 {
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) { product_from_memory(vp, i, r0, r1, u0, u1); });
 }
 
-// The step of one weight, and the new weight into the transpose as well.
+// Updates one weight, and its copy in the transpose.
 template <class Rule, class Args>
 VP_DEVICE void step_of_matrix(const Vp& vp, const Args& i, const Hyper& h, float g, int row, int column)
 {
@@ -127,7 +129,7 @@ template <class Rule> VP_ROUTINE void update_matrix(const Vp& vp, const UpdateMa
     });
 }
 
-// Partial sums of squares, of a row's tile of columns.
+// Partial sums of squares, one per row and tile of columns.
 VP_ROUTINE void squares_matrix(const Vp& vp, const SquaresMatrix& i)
 {
     const int columns = (int)i.columns;

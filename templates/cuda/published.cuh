@@ -1,19 +1,22 @@
-// ---- the published scheme (VPPS, section III-A): registers hold whole rows of weights, with the columns along a warp's lanes
+#pragma once
+#include "held.cuh"
+#include "timeline.h"
+// ---- the published scheme (VPPS, section III-A): registers hold whole rows of weights; a warp's lanes divide the columns
 //
-// A warp holds R rows of a slot, and a lane C columns of each of them: every 32nd one. A product ends with a sum over the lanes.
+// A warp holds R rows of a slot, and a lane C columns of each row: every 32nd one. A product ends with a sum over the lanes.
 enum {
     TILE = VP_TILE,    // vectors that a thread multiplies at a time
-    STAGE = VP_STAGE,  // floats from a vector in shared memory to the next: the columns of the widest slot
+    STAGE = VP_STAGE,  // stride in floats of vectors in shared memory: the columns of the widest slot
 };
 
-// Calls f(Slot, number) for the slots of a matrix. Which slot it is must be known when compiling: registers have no addresses.
-template <class F> VP_DEVICE void for_slots(Range range, F f)
+// Calls f(Slot, number) for the slots of a matrix. Slots are compile-time constants, because registers have no addresses.
+template <class F> VP_DEVICE void for_slots(SlotRange range, F f)
 {
     for_numbers<VP_SLOTS>([&](auto s) {
         if (s.VALUE >= range.first && s.VALUE < range.last) f(Slot<s.VALUE>(), s.VALUE - range.first);
     });
 }
-// The first row of the warp in a slot, counted among those that the block owns.
+// The warp's first row in a slot, as an index among the block's rows.
 template <class S> VP_DEVICE int first_row(int number) { return (number * WARPS + VP_OPAQUE(warp())) * S::R; }
 
 VP_ROUTINE void load(Vp& vp, const Load& i)
@@ -34,8 +37,8 @@ VP_ROUTINE void load(Vp& vp, const Load& i)
     });
 }
 
-// Sums over the lanes of a warp, of N values at once: a step adds the halves of pairs of lanes and leaves each with
-// half of the values. Recursion, because a loop that halves the number of values would keep them in memory.
+// Sums N values at once over the lanes of a warp. In each step a pair of lanes exchanges halves of its values, so that each lane
+// keeps half as many. It recurses, because a loop with a varying number of values would keep them in memory.
 template <int N, int O, class T> VP_DEVICE void sum_over_lanes(T& v, int l)
 {
     if constexpr (O > 0) {
@@ -53,7 +56,7 @@ template <int N, int O, class T> VP_DEVICE void sum_over_lanes(T& v, int l)
     }
 }
 
-// Which of the N values the k-th one of lane l is in the end; -1: another lane has it as well.
+// Index among the N values of lane l's k-th sum, or -1 if another lane has it too.
 template <int N, int O> VP_DEVICE int value_of_lane(int k, int l)
 {
     if constexpr (O == 0) {
@@ -66,7 +69,7 @@ template <int N, int O> VP_DEVICE int value_of_lane(int k, int l)
     }
 }
 
-// Results of a slot and NV vectors, `x` the first of them in shared memory. Calls f(row, vector, result), each in one lane.
+// Multiplies a slot by NV vectors; `x` is the first, in shared memory. Calls f(row, vector, result) for each result in one lane.
 template <class S, int NV, class F> VP_DEVICE void slot_product(const Store& store, const float* x, int number, F f)
 {
     enum { N = NV * S::R };
@@ -90,7 +93,7 @@ template <class S, int NV, class F> VP_DEVICE void slot_product(const Store& sto
 // dst = W x + bias.
 VP_DEVICE void slot_matvec(Vp& vp, const Matvec& i)
 {
-    const Range slots = slots_of(i.matrix);
+    const SlotRange slots = slots_of(i.matrix);
     const Owned owned(vp, i.head);
     const bool accumulate = i.head.flags & ACCUMULATE;
     const int columns = (int)i.columns;
@@ -117,8 +120,8 @@ VP_DEVICE void slot_matvec(Vp& vp, const Matvec& i)
 
 VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i) { slot_matvec(vp, i); }
 
-// dst += W^T x from the rows of W: every virtual processor adds what its rows give (VPPS, section III-C1). The additions come in
-// any order, so the last bits of results differ from run to run.
+// dst += W^T x from the rows of W: every virtual processor adds the contribution of its rows (VPPS, section III-C1). The order of
+// additions varies, so the last bits of results differ between runs.
 VP_ROUTINE void matvec_transposed(Vp& vp, const MatvecTransposed& i)
 {
     const Owned owned(vp, i.head);

@@ -1,14 +1,19 @@
-// ---- tails, CUDA: a thread computes a unit. Where its views lie it reads from the instruction, in shared memory, when it
-// comes to them: in registers there would be no room for as many addresses beside the weights.
+#pragma once
+#include "../elementwise.cuh"
+#include "../tails.cuh"
+#include "held.cuh"
+#include "sync.h"
+// ---- tails, CUDA: a thread computes a unit. It reads the addresses of views from the instruction in shared memory when it
+// needs them, because registers have no room for so many addresses beside the weights.
 struct Unit {
     const Vp& vp;
     const Word* views;
     int r, u;
     float sums[VP_MOST_SUMS ? VP_MOST_SUMS : 1];
-    const float* results;  // of a product, for the unit; a part of them is `part` floats behind the one before
+    const float* results;  // the product's result for the unit; consecutive parts are `part` floats apart
     int part;
     float* pool;
-    // Of a view that has a float for each unit and no index list: its mode is its stride (Load in script/tails.py).
+    // A row of a view with a float per unit and no index list; its mode is its stride (Load in script/tails.py).
     VP_DEVICE float* row(int k) const { return pool + (views[3 * k] + (Word)r * views[3 * k + 1]); }
     VP_DEVICE float* listed_row(int k) const
     {
@@ -27,17 +32,17 @@ struct Unit {
     VP_DEVICE void store(int k, float v) const { row(k)[u] = v; }
 };
 
-// The sums of listed rows that a tail begins with.
+// Computes the sums of listed rows, with which a tail begins.
 VP_DEVICE void make_sums(Unit& at)
 {
 #if VP_MOST_SUMS
     const Word* script = at.vp.script;
     Word begin[VP_MOST_SUMS], end[VP_MOST_SUMS], row[VP_MOST_SUMS];
     bool is_sum = true;
-    // Nearly all lists have one row. What is read on the way there is read for all sums before any of them is used.
+    // Nearly all lists have one row. Loads for all sums are issued before the first use.
     VP_UNROLL for (int k = 0; k < VP_MOST_SUMS; k++) {
         const Word use = at.views[3 * k + 2];
-        is_sum = is_sum && (use == USE_SUM || use == USE_MEAN);  // sums come first; behind the views are other words
+        is_sum = is_sum && (use == USE_SUM || use == USE_MEAN);  // sums come first; other words follow the views
         const Word* offsets = script + at.views[3 * k];
         begin[k] = is_sum ? offsets[at.r] : 0, end[k] = is_sum ? offsets[at.r + 1] : 0;
     }
@@ -56,7 +61,7 @@ VP_DEVICE void make_sums(Unit& at)
 #endif
 }
 
-// Calls f(unit) for the units that this virtual processor owns, after making their sums: code that all tails share.
+// Calls f(unit) for the units that this virtual processor owns, after computing their sums. All tails share this code.
 template <class F> VP_DEVICE void for_tail(const Vp& vp, const Tail& i, F f)
 {
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
@@ -68,7 +73,7 @@ template <class F> VP_DEVICE void for_tail(const Vp& vp, const Tail& i, F f)
     });
 }
 
-// The same for vectors [first, last) of a product, whose results are in shared memory.
+// Calls f(unit) like for_tail, for vectors [first, last) of a product whose results are in shared memory.
 template <class F> VP_DEVICE void for_chained(const Vp& vp, const Tail& i, const Owned& owned, int first, int last, F f)
 {
     const float* results = results_buffer() - owned.from;

@@ -1,18 +1,21 @@
+#pragma once
+#include "../guard.cuh"
+#include "matrix.cuh"
 // ---- weight gradients: G = sum over n vertices of dy x^T, in tiles of 128 rows by 64 columns
 //
-// The vertices are divided into segments, by n alone, and virtual processors take turns at tiles times segments: each such
-// product is a partial tile in memory. Behind a barrier, those who own elements of G add up the partial tiles in order. So
-// bits depend on n alone. Where there are so many tiles that segments need not be shared, a tile's are added up at once.
+// The vertices are divided into segments by n alone. Pairs of a tile and a segment are dealt to virtual processors round-robin;
+// each yields a partial tile in memory. After a barrier, the owners of elements of G add up the partial tiles in order, so that
+// bits depend on n alone. If there are enough tiles for all, one virtual processor sums all segments of a tile directly.
 enum {
     TALL = VP_GRADIENT_ROWS, WIDE = VP_TILE_COLUMNS, TILE_FLOATS = TALL * WIDE,
-    VERTICES = VP_GRADIENT_VERTICES,  // that are brought and multiplied at a time, between barriers of the block
-    PITCH = TALL + WIDE,   // floats from a vertex to the next: dy, then x
+    VERTICES = VP_GRADIENT_VERTICES,  // vertices copied and multiplied between barriers of the block
+    PITCH = TALL + WIDE,   // stride of vertices in floats: dy, then x
 };
 
 VP_DEVICE float* tile_memory() { return block_memory(); }
 
 struct GradientTiles {
-    int across, tiles, segments, stored;  // stored: partial tiles of each
+    int across, tiles, segments, stored;  // stored: partial tiles per tile
     VP_DEVICE GradientTiles(int n, int rows, int columns)
     {
         across = (columns + WIDE - 1) / WIDE;
@@ -22,13 +25,13 @@ struct GradientTiles {
     }
 };
 
-// What a thread brings of vertices: four columns next to each other, of dy or of x. No shuffles: the compiler would write
-// the loop twice (VP_AGREED).
+// A thread's part of the copies: four adjacent columns of dy or x. It has no shuffles, because the compiler would emit the loop
+// twice (VP_AGREED).
 struct FourColumns {
     Operand rows;
-    int column, end, left;  // the first one, where they end, and how many lie behind each other in memory
+    int column, end, left;  // first column, end of all columns, and number of columns contiguous in memory
 
-    // Of an operand that has columns [first, behind) of all that there are.
+    // For an operand that has columns [first, behind) of `all` columns.
     VP_DEVICE FourColumns(const Operand& of, int first, int at, int behind, int all) : rows(of), column(at), end(all), left(behind - at)
     {
         (rows.indexed ? rows.step : rows.address) += least(at, all - 1) - first;
@@ -45,7 +48,7 @@ struct FourColumns {
         }
         return {x, first, at, first + width, columns};
     }
-    // Begin to look up where vertex r lies; nobody waits for it here. `beside` is still to be added.
+    // Starts to load the address of vertex r, without a wait. The caller adds `beside` later.
     VP_DEVICE Word look_up(int r) const
     {
         const Word listed = rows.script[rows.indexed ? rows.address + r : 0];
@@ -54,7 +57,7 @@ struct FourColumns {
     VP_DEVICE Word beside() const { return rows.indexed ? rows.step : 0; }
     VP_DEVICE bool is_there() const { return column < end; }
     VP_DEVICE bool are_neighbours(Word from) const { return left >= 4 && !(from & 3); }
-    // The four of vertex r one by one, unless they are neighbours; zeros behind the last column.
+    // Copies the four columns of vertex r one by one, unless they are contiguous. It writes zeros past the last column.
     VP_DEVICE void copy(const Vp& vp, const OuterTiles& i, int r, float* to) const
     {
         const Word from = look_up(r) + beside();
@@ -72,10 +75,10 @@ struct FourColumns {
     }
 };
 
-// Adds the products of vertices; behind the last one are zeros.
+// Adds the products of n vertices; zeros follow the last one.
 VP_DEVICE void add_products(const float* at, int n, int row, int column, float (&sum)[8][4])
 {
-    enum { AT_ONCE = 8 };  // whose loads are on their way
+    enum { AT_ONCE = 8 };  // vertices with loads in flight
     VP_ROLLED for (int first = 0; first < n; first += AT_ONCE) {
         VP_UNROLL for (int v = 0; v < AT_ONCE; v++, at += PITCH) {
             const float4 a = *(const float4*)(at + row), b = *(const float4*)(at + row + 16);
@@ -87,20 +90,20 @@ VP_DEVICE void add_products(const float* at, int n, int row, int column, float (
     }
 }
 
-// Partial sums whose magnitudes are below may be added up, and have squares.
+// True if partial sums of this magnitude can be added up and squared without overflow.
 VP_DEVICE bool is_small(float x) { return fabsf(x) < 0x1p56f; }
 
-// The product of vertices [from, to) of a tile that begins at a row and a column; adds to what is there if `adds`. Sums of
-// dy go to `sums`, if it is not null. A warp has 32 by 32 of the tile, a lane 8 rows by 4 columns.
+// Computes the product of vertices [from, to) for the tile at (row0, column0); adds to `result` if `adds`. Sums of dy go to
+// `sums`, unless it is null. A warp has 32 by 32 elements of the tile, a lane 8 rows by 4 columns.
 VP_DEVICE void partial_tile(
     const Vp& vp, const OuterTiles& i, int row0, int column0, int from, int to, bool adds, float* result, float* sums)
 {
-    // Opaque: else the compiler works out places once for the whole kernel, and keeps them in registers.
+    // Opaque: otherwise the compiler computes addresses once for the whole kernel, and keeps them in registers.
     const int me = VP_OPAQUE(thread()), lane = me % WARP, warp = me / WARP;
     const int row = warp / 2 * 32 + lane / 8 * 4, column = warp % 2 * 32 + lane % 8 * 4;
     const int n = to - from, stages = (n + VERTICES - 1) / VERTICES;
     const bool is_inside = row0 + warp / 2 * 32 < i.head.width && column0 + warp % 2 * 32 < (int)i.columns;
-    // A thread brings four columns of dy of every eighth vertex, and of x of every sixteenth.
+    // A thread copies four columns of dy of every eighth vertex, and of x of every sixteenth.
     enum { OF_DY = VERTICES / WARPS, TIMES = OF_DY + (VERTICES + 2 * WARPS - 1) / (2 * WARPS) };
     const FourColumns dy = FourColumns::of_dy(i, row0 + lane * 4);
     const FourColumns x = FourColumns::of_x(vp, i, column0 + lane % (WARP / 2) * 4);
@@ -111,12 +114,12 @@ VP_DEVICE void partial_tile(
     const Rounding rounded(i.head);
     Word found[TIMES] = {};
     float sum[8][4] = {}, of_dy[4] = {};
-    // Turn k multiplies the k-th stage, begins to bring the next one, and looks up where the one behind that lies.
+    // Iteration k multiplies stage k, starts to copy stage k + 1, and looks up the addresses of stage k + 2.
     VP_ROLLED for (int k = -2; k < stages; k++) {
         float* const here = tile_memory() + (k & 1) * (VERTICES * PITCH);
         if (k >= 0) {
             copy_async_wait();
-            if (sums || rounded.any()) {  // of what the thread itself has brought
+            if (sums || rounded.any()) {  // on the thread's own copies
                 VP_ROLLED for (int q = 0; q < (rounded.any() ? TIMES : OF_DY) && takes_part(q); q++) {
                     float4& four = *(float4*)(here + place(q));
                     float e[4] = {four.x, four.y, four.z, four.w};
@@ -177,8 +180,7 @@ VP_DEVICE void partial_tile(
     __syncthreads();
 }
 
-// Nothing is multiplied by weights any more. What holds them is written to, so that the compiler may use it for other things in
-// what comes before.
+// Writes to the weights' registers after the last product, so that the compiler may reuse them for gradients.
 VP_DEVICE void forget_weights(Vp& vp)
 {
     for_numbers<VP_CACHED>([&](auto k) { write_register<k.VALUE>(vp.store, 0.f); });
@@ -204,13 +206,13 @@ VP_ROUTINE void outer_tiles(Vp& vp, const OuterTiles& i)
     forget_weights(vp);
 }
 
-// Four elements of G next to each other, of a row.
-struct Four {
-    int row, column, inside;  // how many of them the matrix has
+// Four adjacent elements of a row of G.
+struct GradientQuad {
+    int row, column, inside;  // inside: how many of the four are in the matrix
     float g[4];
 };
 
-// Calls f for what this virtual processor owns of G, all partial tiles added up.
+// Calls f for each quad of G that this virtual processor owns, with all partial tiles added up.
 template <class Args, class F> VP_DEVICE void for_sums_of_tiles(const Vp& vp, const Args& i, F f)
 {
     enum { FOURS = WIDE / 4 };
@@ -218,7 +220,7 @@ template <class Args, class F> VP_DEVICE void for_sums_of_tiles(const Vp& vp, co
     const OwnTiles own(vp, i.head.width, (int)i.columns);
     VP_ROLLED for (int k = own.first * FOURS + VP_OPAQUE(thread()); k < own.last * FOURS; k += THREADS) {
         const int t = k / FOURS, row = t / own.across, across = t - row * own.across, within = k % FOURS * 4;
-        Four four = {row, across * WIDE + within, least(4, (int)i.columns - across * WIDE - within)};
+        GradientQuad four = {row, across * WIDE + within, least(4, (int)i.columns - across * WIDE - within)};
         if (four.inside <= 0) continue;
         const size_t tile = (size_t)(row / TALL * tiles.across + across) * tiles.stored;
         const float* from = vp.pool + i.partials + tile * TILE_FLOATS + row % TALL * WIDE + within;
@@ -241,23 +243,23 @@ template <class Args, class F> VP_DEVICE void for_sums_of_tiles(const Vp& vp, co
 VP_ROUTINE void sum_tiles(const Vp& vp, const SumTiles& i)
 {
     VP_TIMELINE(count_tiles(vp, i, i.head.flags & ACCUMULATE ? 2 : 1);)
-    for_sums_of_tiles(vp, i, [&](const Four& four) {
+    for_sums_of_tiles(vp, i, [&](const GradientQuad& four) {
         float* to = vp.pool + i.gradient + (size_t)four.row * i.columns + four.column;
         VP_UNROLL for (int c = 0; c < 4; c++)
             if (c < four.inside) to[c] = four.g[c];
     });
 }
 
-// The sum, and the step with it.
+// Sums the partial tiles and updates the weights.
 template <class Rule> VP_ROUTINE void step_tiles(Vp& vp, const StepTiles& i)
 {
     const Hyper h = hyper_of(vp, i.hyper);
     const Weights at = weights_of(vp, i);
     VP_TIMELINE(count_tiles(vp, i, updated_floats<Rule>(i.head.flags & ACCUMULATE) + 1);)  // the transpose
-    for_sums_of_tiles(vp, i, [&](const Four& four) {
+    for_sums_of_tiles(vp, i, [&](const GradientQuad& four) {
         const size_t first = (size_t)four.row * i.columns + four.column;
         float w[4], m[4] = {}, v[4] = {};
-        VP_UNROLL for (int c = 0; c < 4; c++) {  // all are read before any is written
+        VP_UNROLL for (int c = 0; c < 4; c++) {  // all reads precede the first write
             const size_t k = first + least(c, four.inside - 1);
             w[c] = at.w[k];
             if constexpr (Rule::MOMENTS > 0) m[c] = at.m[k];

@@ -1,14 +1,18 @@
-// ---- windows: shared memory in which the rows of a matrix lie, one after the other, to be multiplied by
+#pragma once
+#include "fragments.cuh"
+#include "held.cuh"
+#include "timeline.h"
+// ---- windows: parts of shared memory that hold the rows of a matrix, one after the other, for products
 //
-// Matrices may share a window. One that waits in registers or in memory is copied there when a product needs it, a chunk of its
-// columns at a time if the window is too small for all.
+// Matrices may share a window. A product that needs a matrix copies it there from registers or memory. If the window is too
+// small for the whole matrix, it holds a chunk of columns at a time.
 VP_DEVICE float* windows() { return block_memory() + VP_WINDOWS_AT; }
-VP_DEVICE int& shown(const Dense& m) { return ((int*)(windows() + VP_WINDOW_FLOATS))[m.window]; }  // number of the matrix there, and of the chunk
-// Columns with zeros behind the last one, as many as are multiplied at a time; floats from a vector to the next.
+VP_DEVICE int& shown(const Dense& m) { return ((int*)(windows() + VP_WINDOW_FLOATS))[m.window]; }  // current matrix and chunk
+// Columns padded with zeros to a multiple of those that are multiplied at a time; stride of vectors in floats.
 VP_DEVICE int padded(int columns, int kind) { return kind ? (columns + 31) & ~31 : (columns + 7) & ~7; }
-VP_DEVICE int pitch_of(int columns, int kind) { return padded(columns, kind) + 4; }  // eight vectors begin in different banks
+VP_DEVICE int pitch_of(int columns, int kind) { return padded(columns, kind) + 4; }  // eight vectors start in different banks
 
-// Four words of a row as they are in a window: four floats, or eight columns in bf16.
+// Four words of a row in the format of a window: four floats, or eight columns in bf16.
 VP_DEVICE float4 quad_of(const Dense& m, const float* row, int quad, int columns, bool by_fours)
 {
     const auto four = [&](int at) -> float4 {
@@ -26,8 +30,7 @@ VP_DEVICE float4 quad_of(const Dense& m, const float* row, int quad, int columns
     return four(4 * quad);
 }
 
-// Calls f(registers, row, quad) for the quads of words that a thread holds of the matrix with that number, the first word
-// in registers AT and on.
+// Calls f(first register, row, quad) for each quad of words that the thread's registers hold of the matrix with this number.
 template <class F> VP_DEVICE void for_quads_in_registers(int number, int rows, int quads, F f)
 {
     for_numbers<VP_HOMES>([&](auto home) {
@@ -41,7 +44,7 @@ template <class F> VP_DEVICE void for_quads_in_registers(int number, int rows, i
     });
 }
 
-// Begin to copy a chunk of the owned rows to the window, or all of them.
+// Starts copies of a chunk of the owned rows, or of all columns, to the window.
 VP_DEVICE void bring_rows(const Vp& vp, const Dense& m, const Owned& owned, Word weights, int columns, int chunk)
 {
     const bool by_fours = ((weights | (Word)columns) & 3) == 0;
@@ -55,7 +58,7 @@ VP_DEVICE void bring_rows(const Vp& vp, const Dense& m, const Owned& owned, Word
     });
 }
 
-// At the beginning of a launch. Whoever executes the last load waits for the copies.
+// Runs at the start of a launch. The kernel waits for the copies after the last load.
 VP_ROUTINE void load(Vp& vp, const Load& i)
 {
     const Dense m = dense(i.matrix);
@@ -66,7 +69,7 @@ VP_ROUTINE void load(Vp& vp, const Load& i)
         if (thread() == 0) shown(m) = (int)i.matrix;
         return bring_rows(vp, m, owned, i.weights, columns, 0);
     }
-    if (thread() == 0 && (shown(m) & 0xffff) == (int)i.matrix) shown(m) = 0;  // left there by an earlier launch
+    if (thread() == 0 && (shown(m) & 0xffff) == (int)i.matrix) shown(m) = 0;  // left by an earlier launch
     if (m.home == IN_MEMORY) return;
     const bool by_fours = ((i.weights | i.columns) & 3) == 0;
     for_quads_in_registers((int)i.matrix, owned.count, m.quads, [&](auto at, int row, int quad) {
@@ -77,7 +80,7 @@ VP_ROUTINE void load(Vp& vp, const Load& i)
     });
 }
 
-// See to it that the matrix is in its window, or a chunk of it. Nobody reads the window meanwhile.
+// Fills the window with the matrix, or a chunk of it, unless it is there. No thread may read the window meanwhile.
 VP_DEVICE void show(const Vp& vp, const Dense& m, const Owned& owned, const Matvec& i, int chunk)
 {
 #if VP_CHANGING_WINDOWS

@@ -1,3 +1,6 @@
+#pragma once
+#include "../random.cuh"
+#include "instructions.h"
 // ---- dropout, host: random words for a block of units at once
 enum { RANDOM_LANES = 16, RANDOM_BLOCK = 4 * RANDOM_LANES };  // counters in parallel; units per block
 

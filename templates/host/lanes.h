@@ -1,3 +1,5 @@
+#pragma once
+#include "prelude.h"
 // ---- vector registers, host
 typedef float Lanes __attribute__((vector_size(VP_LANES * 4)));
 enum { REGISTERS = VP_PANEL / VP_LANES };  // vector registers that a panel's rows fill

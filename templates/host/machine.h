@@ -1,3 +1,8 @@
+#pragma once
+#include "../math.cuh"
+#include "pairs.h"
+#include "sync.h"
+#include "timeline.h"
 // ---- the machine, host: OS threads as virtual processors. They live from open to close and sleep between launches.
 //
 // Waking a thread takes longer than many launches of a single example. If the caller waits for a launch at once, the
@@ -24,6 +29,7 @@ struct Machine {
     Scratch* scratch;       // one per virtual processor
 #endif
 };
+VP_GLOBAL void vpps_kernel(Vp vp);
 enum {
     SPINS = 100,        // about two microseconds, the length of a wait when all virtual processors run at once
     AWAKE_US = 500,     // spin time for an announced launch; planning for few examples takes less

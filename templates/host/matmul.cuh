@@ -1,3 +1,5 @@
+#pragma once
+#include "matrix.cuh"
 // ---- products of computed matrices, host. Matrices are row-major. Every element sums over the inner dimension in an order
 // that depends only on the shapes: by one chain of fused multiply-adds or, for few rows times a transposed matrix, by 16
 // strided sums (reduce_sum), which need no transposed copy.

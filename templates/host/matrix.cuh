@@ -1,3 +1,6 @@
+#pragma once
+#include "../optimizers.cuh"
+#include "products.cuh"
 // ---- gradients and steps of packed matrices, host (layout: products.cuh)
 enum { OUTER_ROWS = 128 };  // vectors per pass, so that they stay in the L1 cache
 

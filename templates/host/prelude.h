@@ -1,3 +1,5 @@
+#pragma once
+#include "configuration.h"
 // ---- prelude, host: lets CUDA-style source compile as host C++17. A virtual processor is one OS thread.
 #include <cerrno>
 #include <cfenv>

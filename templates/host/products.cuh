@@ -1,3 +1,8 @@
+#pragma once
+#include "instructions.h"
+#include "pairs.h"
+#include "sync.h"
+#include "timeline.h"
 // ---- products with packed matrices, host. Layout of a matrix (rows, columns): [panel][column][VP_PANEL], with panels of
 // VP_PANEL rows; zero rows pad the last panel. A panel's rows fill the lanes of vector registers. Every row's sum runs over
 // the columns in order, whatever the tile, so results do not depend on slicing. The transpose is packed the same way, so

@@ -1,3 +1,5 @@
+#pragma once
+#include "instructions.h"
 // ---- signal and wait, host. A counter's line holds the number of signals, and the number of sleeping virtual processors.
 enum { YIELDS = 20 };  // yields of a wait after its spins, before it sleeps
 

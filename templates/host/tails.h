@@ -1,3 +1,6 @@
+#pragma once
+#include "../tails.cuh"
+#include "instructions.h"
 // ---- tails, host: they are compiled into a library (templates/tails.cpp.j2) separate from the kernel, which serves every
 // model. Sums of listed rows are computed strip by strip; all else is one vector loop.
 

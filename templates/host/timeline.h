@@ -1,3 +1,5 @@
+#pragma once
+#include "prelude.h"
 // ---- timeline, host: records the instructions of every virtual processor, in launches that have memory for it.
 
 // An executed instruction. Mirrors RECORD in vpps/runtime/recording.py.

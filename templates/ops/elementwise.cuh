@@ -1,3 +1,5 @@
+#pragma once
+#include "../math.cuh"
 // ---- device code of the elementwise ops: y = forward(operands, value), gradients from (operands, y, dy, value)
 struct Tanh {
     VP_DEVICE static float forward(float x, float) { return tanh_(x); }

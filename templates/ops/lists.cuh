@@ -1,3 +1,6 @@
+#pragma once
+#include "../elementwise.cuh"
+#include "rowwise.cuh"
 // ---- instructions on lists: n counts vertices, and operands are rows of the elements in the vertices' lists
 // Elements [from, to) of a vertex's list, and `width` units from `unit` on.
 struct Strip {

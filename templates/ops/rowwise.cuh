@@ -1,3 +1,6 @@
+#pragma once
+#include "../elementwise.cuh"
+#include "../math.cuh"
 // ---- row-wise instructions: a virtual processor owns whole rows
 // A power of two p with x p in [1, 2), or the nearest available one. Products with it keep all digits.
 VP_DEVICE float power_over(float x)

@@ -196,7 +196,7 @@ static void begin_copy(float* to, const float* from, uint32_t floats)
 static void end_copies(Fiber& fiber, size_t count, bool made)
 {
     for (size_t k = 0; k < count; k++) {
-        const Copy& copy = fiber.copies[k];
+        const AsyncCopy& copy = fiber.copies[k];
         if (made) {
             if (hot.checking) touch<false>((uintptr_t)copy.from, 4 * copy.floats);
             std::copy(copy.from, copy.from + copy.floats, copy.to);

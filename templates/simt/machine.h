@@ -58,7 +58,7 @@ struct Range {
     bool written;  // true if this launch has written to it
 };
 
-struct Copy {  // started by copy_async, executed by copy_async_wait
+struct AsyncCopy {  // started by copy_async, executed by copy_async_wait
     float* to;
     const float* from;
     uint32_t floats;
@@ -81,7 +81,7 @@ struct Fiber {
     uint32_t polls;       // consecutive loads without a new value
     Position polled_position;
     uint64_t polled_progress;
-    std::vector<Copy> copies;
+    std::vector<AsyncCopy> copies;
     std::vector<size_t> groups;  // ends of the committed groups of copies
     Time lanes[LANES];    // known time of each lane of its warp, from barriers of parts of the warp
 };

@@ -17,7 +17,7 @@ from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_err
 from tests.kernel.programs import tree_lstm
 from tests.nvrtc import COMPILE_ALL, needs_nvrtc
 from vpps.engine.options import Example
-from vpps.kernel.render import template_dir
+from vpps.kernel.render import header_text
 from vpps.model.precisions import Precisions
 from vpps.ops.precision import EXACT, PRECISIONS
 from vpps.placement.distribution import ONE
@@ -141,12 +141,12 @@ def test_counts_follow_from_code_and_script(
 @pytest.mark.host
 def test_factors_follow_from_measurements() -> None:
     """A form's factor is the geometric mean; waits have a surplus. Deviations above 15 % are reported."""
-    from gpu_cost.calibration import Beside, Calibration, calibration
+    from gpu_cost.calibration import Calibration, Comparison, calibration
 
     found = [
-        *(Beside(n, "Matvec", 2.0, us) for n, us in ((1, 3.0), (16, 3.0))),
-        *(Beside(n, "Tail", 2.0, us) for n, us in ((1, 2.0), (16, 4.5))),
-        *(Beside(n, "Wait", 1.0, us) for n, us in ((1, 1.7), (16, 1.9))),
+        *(Comparison(n, "Matvec", 2.0, us) for n, us in ((1, 3.0), (16, 3.0))),
+        *(Comparison(n, "Tail", 2.0, us) for n, us in ((1, 2.0), (16, 4.5))),
+        *(Comparison(n, "Wait", 1.0, us) for n, us in ((1, 1.7), (16, 1.9))),
     ]
     fitted = Calibration(found)
     assert [fitted.us(form, 4.0) for form in ("Matvec", "Tail", "Wait", "Guard")] == pytest.approx([6, 6, 4.8, 4])
@@ -308,7 +308,7 @@ def test_a_wait_for_copies_leaves_the_newest_groups_under_way(tmp_path: Path) ->
         copy_async_wait<0>();
         m[threadIdx.x] = x + mine[5 * 1024];
     }"""
-    source = f"#define VP_CACHED 0\n{(template_dir() / 'cuda/ptx.cuh').read_text()}{kernel}"
+    source = f"#define VP_CACHED 0\n{header_text('cuda/ptx.cuh')}{kernel}"
     code = code_of(source, "sm_90", tmp_path, 64)
     words = np.arange(8192, dtype=np.float32)
     parameter = np.array([BASE], np.uint64).view(np.uint32)

@@ -1,5 +1,6 @@
-"""The source rendered for a small model, kept to be read, and hashes of that of others; `python -m tests.kernel.golden`
-writes them."""
+"""Rendered source of a small model, for readers, and hashes of other models' sources.
+
+`python -m tests.kernel.golden` writes them."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ FOLDER = Path(__file__).parent / "golden"
 
 
 def rendered(precision: str = "float32") -> str:
-    """A recursive network of 8 units for a GPU of two multiprocessors, one of its matrices in L2. The headers are
-    named, not there: their text is in templates/."""
+    """Source of a recursive network of 8 units for a GPU of two multiprocessors, with one matrix in L2. It names the
+    headers, whose text is in templates/."""
     model, example = rvnn(8)
     gpu = dataclasses.replace(known_device("H200"), name="small GPU", sms=2)
     options = vpps.ChipOptions(tiers={"Wo": "L2"})
@@ -34,7 +35,7 @@ def rendered(precision: str = "float32") -> str:
 
 
 def changed_by(precision: str) -> str:
-    """What is different of the same model's source, as a unified diff."""
+    """Differences of the same model's source with another precision, as a unified diff."""
     before, after = (rendered(name).splitlines(keepends=True) for name in ("float32", precision))
     return "".join(difflib.unified_diff(before, after, "float32", precision, n=0))
 

@@ -10,7 +10,7 @@ from vpps.zoo import TreeLSTMSentiment
 
 
 def tree_lstm(hidden: int, embedding: int = 256, seed: int = 1) -> tuple[vpps.Model, Example]:
-    """The Tree-LSTM of the zoo, a loss at every node."""
+    """The zoo's Tree-LSTM with a loss at every node."""
     trees = graphs_of_trees(synthetic_treebank(n_train=3, n_dev=0).train, min_count=1)
     model = vpps.Model(seed=seed)
     net = TreeLSTMSentiment(model, len(trees.vocabularies["word"]), embedding=embedding, hidden=hidden)
@@ -40,7 +40,7 @@ def bilstm_tagger(hidden: int = 256, n_tags: int = 9) -> tuple[vpps.Model, Examp
 
 
 def rvnn(hidden: int = 512) -> tuple[vpps.Model, Example]:
-    """A recursive network of one matrix: tanh(W [left, right])."""
+    """A recursive network with one matrix: tanh(W [left, right])."""
     model = vpps.Model(seed=1)
     words = model.lookup("words", (50, hidden))
     W = model.parameter("W", (hidden, 2 * hidden))

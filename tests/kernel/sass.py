@@ -1,14 +1,14 @@
-"""Registers that stay live in a compiled CUDA kernel, from its machine code as nvdisasm prints it.
+"""Live-register analysis of a compiled CUDA kernel, from nvdisasm's listing of its machine code.
 
-The interpreter is the loop that has most instructions, so it is found as the largest strongly connected component of
-the control flow, whatever the compiler makes of the switch (jump tables, a tree of comparisons, both). Its entries are
-the instructions of it that control also reaches from outside. Between two instructions of the script every thread
-passes one; what is live there is what the kernel keeps in registers. A weight that the compiler spilled, keeps in local
-memory or loads again is not.
+The interpreter is the loop with the most instructions. It is found as the largest strongly connected component of the
+control flow, which works for any compilation of the switch (jump tables, a tree of comparisons, both). Its entries are
+the instructions that control also reaches from outside. Every thread passes an entry between two instructions of the
+script, so the registers that are live there are those that the kernel keeps. Weights that the compiler spills, keeps in
+local memory or loads again are not live there.
 
-nvdisasm prints which registers an instruction reads and writes, and how many are live. The latter is not used: its
-analysis stops at calls, and the compiler leaves loops with calls that never return (seen on sm_80, where it counts 116
-of 213). Here every call has a copy of the called function of its own.
+nvdisasm prints the registers that an instruction reads and writes, and the number of live ones. That number is not
+used: its analysis stops at calls, and the compiler leaves loops with calls that never return (seen on sm_80, where it
+counts 116 of 213). This analysis gives every call its own copy of the called function.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _TABLE = re.compile(r'BRANCH_TARGETS ([^"]+)"')
 _COLUMNS = re.compile(r"\s+// \|( *# )0")  # the last line of a table's head numbers the registers
 _NONCOHERENT = re.compile(r"LDG\S*\.(CONSTANT|NC|CI)\b")
 
-# Branches that some threads of a warp take and some do not, although no predicate guards them.
+# Branches that may diverge although no predicate guards them.
 _DIVERGENT = re.compile(r"BRA\.(DIV|CONV|U\.ANY)\b")
 
-# Where control is: the instructions that the functions it is in return to, the innermost last; the instruction itself.
+# A place in the code: return addresses of the active calls, innermost last; and the instruction itself.
 Place = tuple[tuple[int, ...], int]
 
 
@@ -41,12 +41,12 @@ class MachineInstruction(NamedTuple):
     """A machine instruction.
 
     Attributes:
-        text: as the disassembler writes it, guard included.
-        guard: "@P0", "@!UP3", or "" where it is always executed.
-        opcode: with its modifiers, such as "LDG.E.128.CONSTANT".
+        text: text of the disassembler, with the guard.
+        guard: "@P0", "@!UP3", or "" if it is always executed.
+        opcode: opcode with modifiers, such as "LDG.E.128.CONSTANT".
         operands: the rest of the text.
         reads, writes: bit r for general-purpose register r.
-        targets: labels that it names: where a branch leads, the function that a call calls, all of a jump table.
+        targets: labels that it names: target of a branch, callee of a call, all entries of a jump table.
     """
 
     text: str
@@ -64,16 +64,16 @@ class MachineInstruction(NamedTuple):
 
 
 class MachineCode(NamedTuple):
-    """Instructions of a cubin in the order of addresses, and where its labels (functions too) point."""
+    """Instructions of a cubin by address, and the targets of its labels, including functions."""
 
     instructions: list[MachineInstruction]
     labels: dict[str, int]
 
 
 def listing_of(cubin: Cubin) -> str:
-    """What nvdisasm prints of a cubin.
+    """Listing of a cubin by nvdisasm.
 
-    Every line ends in a table of a character per register: ^ written, v read, x both, : alive, blank.
+    Every line ends with a table of one character per register: ^ written, v read, x both, : alive, blank.
     """
     tool = nvdisasm()
     assert tool is not None, "pip install nvidia-cuda-nvdisasm"
@@ -84,7 +84,7 @@ def listing_of(cubin: Cubin) -> str:
 
 
 def parse(listing: str) -> MachineCode:
-    """Reads what nvdisasm prints."""
+    """Parse a listing of nvdisasm."""
     instructions: list[MachineInstruction] = []
     labels: dict[str, int] = {}
     first = 0  # column of register 0, counted from the table's bar
@@ -122,12 +122,12 @@ def _instruction(line: re.Match[str], first: int) -> MachineInstruction:
 
 
 def noncoherent_loads(code: MachineCode) -> list[str]:
-    """Global loads that go through the read-only path: right only for what nothing writes during the launch."""
+    """Global loads through the read-only path, which are only correct for data that the launch does not write."""
     return [i.text for i in code.instructions if _NONCOHERENT.match(i.opcode)]
 
 
 def live_registers(code: MachineCode, name: str) -> int:
-    """Registers (general-purpose, per thread) that are live where the interpreter begins its next instruction."""
+    """Number of general-purpose registers per thread that are live when the interpreter starts its next instruction."""
     flow = ControlFlow(code, name)
     loop = max(flow.loops(), key=len)
     assert len(loop) > 1, f"kernel {name} has no loop, so it is no interpreter"
@@ -137,11 +137,11 @@ def live_registers(code: MachineCode, name: str) -> int:
 
 
 class ControlFlow:
-    """Control flow graph of a kernel, an instruction a node, a copy of a function per call; node 0 is the entry.
+    """Control flow graph of a kernel: a node per instruction, a copy of a function per call; node 0 is the entry.
 
     Attributes:
-        instructions: of each node.
-        successors, predecessors: of each node.
+        instructions: instruction of each node.
+        successors, predecessors: neighbours of each node.
     """
 
     def __init__(self, code: MachineCode, name: str) -> None:
@@ -166,12 +166,12 @@ class ControlFlow:
                 self.predecessors[successor].append(node)
 
     def live(self) -> list[int]:
-        """Registers (bit r for register r) live before each node: read later, not written before on the way.
+        """Registers (bit r for register r) live before each node: read later, without a write in between.
 
-        A guarded write may not happen, so it does not end what was live before.
+        A guarded write may not happen, so it does not end a live range.
         """
         live = [0] * len(self.instructions)
-        waiting = dict.fromkeys(range(len(live)))  # taken from the end: backward through straight code
+        waiting = dict.fromkeys(range(len(live)))  # popped from the end: backward through straight code
         while waiting:
             node, _ = waiting.popitem()
             instruction = self.instructions[node]
@@ -189,7 +189,7 @@ class ControlFlow:
         """Strongly connected components: first in order of finishing, then backward (Kosaraju and Sharir)."""
         finished: list[int] = []
         seen: set[int] = set()
-        path = [(0, False)]  # and whether what it leads to is done
+        path = [(0, False)]  # (node, True if its successors are done)
         while path:
             node, done = path.pop()
             if done:
@@ -212,7 +212,7 @@ class ControlFlow:
 
 
 def _next(code: MachineCode, place: Place) -> list[Place]:
-    """Where control may go from somewhere."""
+    """Possible successors of a place in the code."""
     calls, index = place
     instruction = code.instructions[index]
     following: list[Place] = [(calls, index + 1)] if index + 1 < len(code.instructions) else []
@@ -224,7 +224,7 @@ def _next(code: MachineCode, place: Place) -> list[Place]:
         case "RET":
             return [(calls[:-1], calls[-1]), *conditional]
         case "CALL" if instruction.operands.startswith("`(.L_"):
-            # A jump: functions have names. The compiler leaves loops like this on sm_80.
+            # A jump to a function's name. The compiler leaves loops this way on sm_80.
             return [*((calls, target) for target in targets), *conditional]
         case "CALL":
             # A call through a register (printf, assert) leads out of the cubin; recursion is not followed.
@@ -232,7 +232,7 @@ def _next(code: MachineCode, place: Place) -> list[Place]:
                 return following
             return [*(((*calls, index + 1), target) for target in targets), *conditional]
         case "BSSY":
-            return following  # names where BSYNC goes, which the compiler places right before that
+            return following  # names the target of BSYNC, which the compiler places right before it
         case "BRA" | "JMP" | "BRX" | "BRXU" | "JMX" | "JMXU":
             assert targets, f"no targets of {instruction.text}"
             # Some carry their condition as an operand: BRA.U UP0, `(.L_x_1).

@@ -1,5 +1,5 @@
-"""Proofs by compilation, on every architecture: weights stay in registers, nothing spills, nothing is loaded past
-the coherent caches. The kernels are those of real models, planned for a GPU of the architecture's generation.
+"""Checks of compiled kernels on every architecture: weights stay in registers, nothing spills, and no load bypasses
+the coherent caches. The kernels belong to real models, planned for a GPU of the architecture's generation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROGRAMS: dict[str, Program] = {
     "bilstm-256": bilstm_tagger,
     "rvnn-512": rvnn,
 }
-# Every width of states and every architecture at least once, with the arrangements that press most on the registers: on
+# Every width of states and every architecture at least once, with the plans that need the most registers: on
 # sm_75 a window for chunks, on sm_90 the largest network. VPPS_TEST_ARCHS=all: every architecture compiles all.
 SELECTION = {
     "sm_75": ("tree-lstm-256-256",),
@@ -40,7 +40,7 @@ COMPILED = [(arch, program) for arch, some in SELECTION.items() for program in (
 
 
 def cubin_of(kernel: vpps.Specialized) -> Cubin:
-    """What was compiled, from the cache."""
+    """The compiled cubin, from the cache."""
     assert kernel.resources is not None
     return compile_cubin(kernel.source, kernel.arch, kernel.resources.cached_registers)
 
@@ -60,7 +60,7 @@ def test_nothing_spills(arch: str, program: str, record_property: Callable[[str,
     found, onchip = cubin.resources, kernel.arrangement.onchip
     assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0)
     assert onchip.chip.registers == found.cached_registers <= live <= found.registers <= 255
-    # The kernel asks for no load past the coherent caches, and the compiler made none of its own.
+    # Neither the kernel nor the compiler bypasses the coherent caches.
     assert noncoherent_loads(code) == []
     assert cubin.warnings == ()
     assert found.shared_bytes + kernel.spec.chip.shared_bytes <= onchip.device.shared_per_block
@@ -74,7 +74,7 @@ def test_nothing_spills(arch: str, program: str, record_property: Callable[[str,
 
 
 def test_a_kernel_that_spills_holds_less_in_registers() -> None:
-    """192 registers of weights leave too few for sums."""
+    """With 192 registers of weights, too few are left for sums."""
     kernel = vpps.specialize(*rvnn(512), ownership="round-robin", sms=11, passes=vpps.Passes())
     assert kernel.stepped_down > 0
     assert kernel.spec.chip.registers < 192

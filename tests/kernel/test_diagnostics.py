@@ -1,4 +1,4 @@
-"""What compilers complain of is shown with the numbered lines that `vpps-inspect source` prints."""
+"""Compiler errors are shown with the numbered lines that `vpps-inspect source` prints."""
 
 from __future__ import annotations
 

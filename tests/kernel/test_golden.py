@@ -1,4 +1,4 @@
-"""What is rendered for a model is what somebody has read."""
+"""The rendered source of a model equals the reviewed one."""
 
 from __future__ import annotations
 

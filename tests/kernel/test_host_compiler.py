@@ -1,4 +1,4 @@
-"""The cpu target's kernel: which compiler makes it, with what flags, for which processor, and what if it cannot."""
+"""The cpu target's kernel: choice of compiler, flags and instruction set, and errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def script(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], Path]:
-    """Makes a shell script of the given lines the C++ compiler; it logs its arguments."""
+    """Make the C++ compiler a shell script of the given lines; it logs its arguments."""
     monkeypatch.setenv("KEPT", str(tmp_path_factory.getbasetemp() / "compiled by tests of compilers"))
 
     def make(lines: str) -> Path:
@@ -57,7 +57,7 @@ def script(
 
 
 ANSWER = 'if [ "$1" = --version ]; then echo "my compiler 1.0"; exit 0; fi\n'
-# Compiles in a fraction of the time, and a source that several tests have only once.
+# Compiles in a fraction of the time; a source that several tests share is compiled once.
 FAST = (
     ANSWER
     + f"""
@@ -113,7 +113,7 @@ class TestChoice:
     def test_is_cxx_then_gxx_then_clang_then_zig(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: str, cxx: str | None, expected: Any
     ) -> None:
-        """One with a mark asks for it alone, as on macOS as long as the developer's tools are not installed."""
+        """A compiler marked "!" is a stub, as on macOS without the developer tools."""
         names = installed.split()
         for name in names:
             path = tmp_path / name.removeprefix("!")
@@ -134,7 +134,7 @@ class TestChoice:
         message = failure()
         for word in ("vpps needs a C++ compiler", "g++", "clang++", "apt-get install g++", "conda install", "CXX"):
             assert word in message
-        assert "found: pip install 'vpps[zig]'" in message  # first: it needs no root
+        assert "found: pip install 'vpps[zig]'" in message  # named first, because it needs no root
 
     @pytest.mark.parametrize(
         "cxx, words",
@@ -156,7 +156,7 @@ class TestChoice:
 
 
 def failure() -> str:
-    """The message with which no handle can be made."""
+    """The error message of a failed handle."""
     with pytest.raises(vpps.CompileError) as caught:
         vpps.Handle(new().model)
     return str(caught.value)
@@ -201,7 +201,7 @@ def test_an_output_that_cannot_be_loaded_is_made_anew(fresh_cache: Path, script:
 class TestKey:
     @pytest.fixture
     def key(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], str]:
-        """The key under which the kernel would be kept; builds nothing. The machine is a made-up one."""
+        """The kernel's cache key, without a build, on an imaginary machine."""
         keys: list[str] = []
 
         def record(key: str, *others: Any, **label: Any) -> Path:
@@ -270,7 +270,7 @@ class TestInstructionSet:
         "isa, words",
         [
             ("mmx", r"VPPS_ISA=mmx.*auto, avx512, avx2, neon, portable"),
-            ("avx512", r"VPPS_ISA=avx512.*avx512f"),  # instead of a crash at the first instruction of it
+            ("avx512", r"VPPS_ISA=avx512.*avx512f"),  # instead of a crash at the first such instruction
         ],
     )
     def test_that_is_not_there_is_refused(self, monkeypatch: pytest.MonkeyPatch, isa: str, words: str) -> None:
@@ -300,8 +300,8 @@ def test_the_instruction_set_does_not_matter_to_the_results(monkeypatch: pytest.
 
 @pytest.mark.cpu
 def test_the_tile_of_neon_has_the_bits_of_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here by this processor's multiply-adds: a panel is four registers of four lanes. What lies between the results of
-    products stays as it was. NEON itself is executed by `scripts/test_aarch64`."""
+    """This processor's multiply-adds emulate it: a panel is four registers of four lanes. Memory between the results of
+    products is unchanged. `scripts/test_aarch64` runs NEON itself."""
     usual = tile_of_machine()
     words = [MAGIC, 1, 1, 0, HEADER_WORDS + 1]
     for columns in range(1, 70):
@@ -328,7 +328,7 @@ def test_the_tile_of_neon_has_the_bits_of_the_usual_one(monkeypatch: pytest.Monk
 
 @pytest.mark.cpu
 def test_the_source_is_what_was_compiled_in_every_process() -> None:
-    """Else the cache would never hit."""
+    """Otherwise the cache would never hit."""
     path, source, tile = build_cpu()
     with vpps.Handle(vpps.Model()) as handle:
         assert handle.source() == path.with_suffix(".cpp").read_text() == source

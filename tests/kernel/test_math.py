@@ -31,7 +31,7 @@ FUNCTIONS: dict[str, tuple[Function, float, float, float]] = {
 
 
 class Functions(CpuMachine):
-    """A machine of whose kernel the elementary functions are called by themselves."""
+    """The elementary functions of the kernel, called directly."""
 
     def apply(self, function: str, x: NDArray[np.float32]) -> NDArray[np.float32]:
         x, y = np.ascontiguousarray(x, np.float32), np.empty(x.shape, np.float32)
@@ -69,7 +69,7 @@ def test_error_bound(machine: Functions, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_angles_of_any_size(machine: Functions, name: str) -> None:
-    """All exponents, and floats next to multiples of a quarter turn, where few digits are left of the angle."""
+    """All exponents, and floats next to multiples of a quarter turn, for which the reduced angle has few digits."""
     rng = np.random.default_rng(0)
     large = rng.uniform(1, 2, 300_000) * 2.0 ** rng.integers(-30, 128, 300_000)
     quarters = rng.integers(1, 2**24, 300_000) * (np.pi / 2)

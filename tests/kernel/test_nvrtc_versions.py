@@ -1,6 +1,6 @@
-"""Every NVRTC that users have compiles the kernels, and keeps in registers what is said to be there.
+"""Every NVRTC that users have compiles the kernels and keeps their weights in registers.
 
-scripts/test installs them beside the environment's own. Each compiles in a process of its own.
+scripts/test installs them next to the environment's own. Each one compiles in a separate process.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from vpps.kernel.resources import Resources, check_resources
 pytestmark = [pytest.mark.nvrtc, needs_nvrtc]
 
 OWN = "the environment's"
-VERSIONS = ("13.0", OWN, "12")  # 13.0 is what PyTorch's packages for CUDA 13 bring; 12 is compiled with on request
+VERSIONS = ("13.0", OWN, "12")  # 13.0 is in PyTorch's packages for CUDA 13; 12 only runs on request
 ARCHS = ("sm_75", "sm_90", "sm_100") if COMPILE_ALL else ("sm_90",)
-INSTRUCTION_CACHE = 128 * 1024  # of a multiprocessor of a data centre's GPU
+INSTRUCTION_CACHE = 128 * 1024  # bytes per multiprocessor of a data centre GPU
 OTHERS = ("four groups", "published", "in chunks")
-MOST_SECONDS = 1800  # that a process may take; reached only by what hangs
+MOST_SECONDS = 1800  # limit per process; only a hang reaches it
 
 
 def folder_of(version: str) -> Path:
-    """Where scripts/test puts an NVRTC. Skips the test if it has not."""
+    """Folder in which scripts/test installs an NVRTC. Skips the test if it is missing."""
     folder = Path(os.environ.get("VPPS_TEST_NVRTC", Path(sys.prefix) / "nvrtc")) / version
     if not folder.is_dir():
         pytest.skip(f"there is no NVRTC {version} in {folder}: scripts/test puts it there (VPPS_TEST_ARCHS=all: all)")
@@ -38,7 +38,7 @@ def folder_of(version: str) -> Path:
 
 
 def compiled(version: str, *archs: str) -> dict[str, Any]:
-    """What a process with that NVRTC says of its kernels."""
+    """Report of a process with that NVRTC on its kernels."""
     own = os.environ.get("PYTHONPATH", "")
     path = own if version == OWN else os.pathsep.join(filter(None, [str(folder_of(version)), own]))
     code = f"from tests.kernel.versions import main; main({list(archs)!r})"

@@ -1,4 +1,4 @@
-"""Compilers end with whoever waits for them, and one that was interrupted is not one that rejects its source."""
+"""Compilers are killed when nobody waits for them, and an interrupted compiler does not count as a rejected source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.host, pytest.mark.skipif(sys.platform != "linux", reas
 
 @pytest.fixture
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Makes a shell script the C++ compiler, with an empty cache; returns the file that the script may write."""
+    """Make the C++ compiler a shell script, with an empty cache; returns the file that the script may write."""
 
     def make(lines: str) -> Path:
         path, log = tmp_path / "compiler", tmp_path / "log"
@@ -36,16 +36,16 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     return make
 
 
-ENDLESS = 'sleep 1000 &\necho "$$ $!" >> "$log"\nwait'  # a driver, and the compiler that it has started
+ENDLESS = 'sleep 1000 &\necho "$$ $!" >> "$log"\nwait'  # a driver and the compiler that it started
 
 
 def said(log: Path) -> list[str]:
-    """The processes of all compilers that came to run."""
+    """Processes of all compilers that have started."""
     return log.read_text().split() if log.exists() else []
 
 
 def started(log: Path, count: int) -> list[str]:
-    """The processes of so many compilers, when they run."""
+    """Wait for `count` compilers, and return their processes."""
     until = time.monotonic() + TIMEOUT
     while time.monotonic() < until:
         if len(said(log)) >= 2 * count:
@@ -64,12 +64,12 @@ def runs(pid: str) -> bool:
 def assert_ended(pids: list[str]) -> None:
     until = time.monotonic() + TIMEOUT
     while any(map(runs, pids)) and time.monotonic() < until:
-        time.sleep(0.02)  # killed, and not yet gone
+        time.sleep(0.02)  # killed, but not yet ended
     assert not any(map(runs, pids))
 
 
 def leftovers(log: Path) -> list[str]:
-    """Of the cache's folder of entries."""
+    """Scratch folders left in the cache."""
     return [path.name for path in (log.parent / "cache").rglob("*") if path.name.startswith("vpps-build-")]
 
 
@@ -77,7 +77,7 @@ def test_ctrl_c_ends_all_compilers_and_the_process(compiler: Callable[[str], Pat
     log = compiler(ENDLESS)
     process = start("import vpps\nfrom tests.classifier import new\nvpps.Handle(new().model, target='cpu')")
     pids = started(log, 1)
-    process.send_signal(signal.SIGINT)  # to Python alone
+    process.send_signal(signal.SIGINT)  # only to Python
     status, _, err = finish(process)
     assert status == -signal.SIGINT
     assert err.splitlines()[-1] == "KeyboardInterrupt"
@@ -97,7 +97,7 @@ def test_a_compiler_ends_where_its_time_is_over(
 
 
 def test_a_compiler_keeps_its_temporary_files_where_the_result_is_made(compiler: Callable[[str], Path]) -> None:
-    """A folder that goes, also after the compiler and this process were killed."""
+    """That folder is removed even if the compiler and this process are killed."""
     log = compiler('for result; do :; done\necho "$TMPDIR $(dirname "$result")" >> "$log"\nexit 1')
     with pytest.raises(vpps.CompileError, match="rejected"):
         build_cpu()
@@ -106,7 +106,7 @@ def test_a_compiler_keeps_its_temporary_files_where_the_result_is_made(compiler:
 
 
 def test_an_interrupted_compiler_is_not_a_rejected_source(compiler: Callable[[str], Path]) -> None:
-    """And it is tried again."""
+    """The next call compiles it."""
     log = compiler('echo >> "$log"\nkill -INT $$\nsleep 10')
     for _ in range(2):
         with pytest.raises(vpps.CompileError, match="was interrupted"):

@@ -1,4 +1,4 @@
-"""Declarations for compiled code are those of Python, and the compiler is told to check them."""
+"""Declarations for compiled code match Python, and the compiler checks them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiler of the ziglang package: what is asked of it, and training where there is no other."""
+"""The compiler of the ziglang package: its flags, and training without any other compiler."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TestCommand:
 
     @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
     def test_is_for_the_processor_that_the_flags_name(self, isa: str, tmp_path: Path) -> None:
-        """Zig's default is the processor that it runs on, and a cache may be read by several machines."""
+        """Zig's default is this processor, but several machines may share a cache."""
         compiling, linking = ziglang.steps(
             ["zig", "c++"], (*FLAGS, *ISA_FLAGS[isa]), tmp_path / "a.cpp", tmp_path / "a.so"
         )
@@ -63,7 +63,7 @@ class TestCommand:
 
 @pytest.mark.cpu
 def test_trains_without_a_compiler_in_path_as_with_one(tmp_path: Path) -> None:
-    """Kernel and tails: the losses are equal to the last bit, and zig leaves nothing behind."""
+    """It compiles kernel and tails: losses are equal to the last bit, and zig leaves no files behind."""
     if ziglang.installed() is None:
         pytest.skip("the ziglang package is not installed (pip install 'vpps[zig]')")
     for folder in ("bin", "home", "cache"):

@@ -1,5 +1,5 @@
-"""Compiles kernels with the NVRTC that PYTHONPATH names, and prints what they take: `python -m tests.kernel.versions
-sm_90`. A process of its own for each NVRTC, because a process has one."""
+"""Compiles kernels with the NVRTC in PYTHONPATH, and prints their resources: `python -m tests.kernel.versions sm_90`.
+Each NVRTC needs a separate process, because a process loads only one."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ PRECISIONS = ("bf16", "tf32", "3xtf32") if COMPILE_ALL else ("bf16",)
 
 
 def specs(arch: str) -> Iterator[tuple[str, KernelSpec]]:
-    """The smallest kernel; Tree-LSTMs with tails, by precision, in groups, by the published scheme, with chunks of
-    matrices; every instruction (with weights in memory, and in parts: at once they take
-    13 s more)."""
+    """The smallest kernel; Tree-LSTMs with tails, by precision, in groups, in the published scheme, with chunks of
+    matrices; every instruction with weights in memory (in several kernels: a single one takes 13 s more)."""
     yield "smallest", KernelSpec(frozenset())
     for precision in ("float32", *PRECISIONS) if int(arch.removeprefix("sm_")) >= TENSOR_CORES else ("float32",):
         found = vpps.specialize(*tree_lstm(256), arch=arch, sms=132, passes=vpps.Passes(), precision=precision)
@@ -47,7 +46,7 @@ def specs(arch: str) -> Iterator[tuple[str, KernelSpec]]:
 
 
 def main(archs: list[str]) -> None:
-    """One line of JSON: the library, and for every kernel that its architectures allow what it takes."""
+    """Print a line of JSON: the library, and the resources of every kernel that its architectures allow."""
     found: dict[str, dict[str, Any]] = {}
     for arch in archs:
         if arch in supported_archs():
@@ -55,7 +54,7 @@ def main(archs: list[str]) -> None:
                 cubin = compile_cubin(render_cuda(spec), arch, spec.chip.registers)
                 traced = arch.startswith("sm_100") or not libnvrtc.library().version.startswith("12.")
                 found[f"{name} on {arch}"] = said = {"resources": dataclasses.asdict(cubin.resources)}
-                if spec.chip.registers and traced:  # the disassembler of CUDA 13 cannot trace older ones
+                if spec.chip.registers and traced:  # CUDA 13's disassembler cannot trace older architectures
                     said["live"] = live_registers(code_of(cubin), KERNEL)
     print(json.dumps({"path": libnvrtc.library().path, "kernels": found}))
 

@@ -1,4 +1,4 @@
-"""Which weights live where on a GPU: windows, homes in registers, the published scheme's slots, smaller plans."""
+"""Places of weights on a GPU: windows, homes in registers, slots of the published scheme, smaller plans."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def tiers(plan: OnChip) -> dict[str, str]:
 
 
 def check_room(plan: OnChip) -> None:
-    """Nothing that is alive at a time lies in the same place, all is there, and lanes read different banks."""
+    """Assert that live data do not overlap, that all of it is placed, and that lanes read different banks."""
     chip = plan.chip
     assert chip.registers <= min(plan.registers, plan.device.registers)
     assert chip.shared_bytes - KERNEL_SHARED <= plan.device.shared
@@ -113,7 +113,7 @@ def test_a_tree_lstm_of_256_units_has_a_window_for_each_matrix() -> None:
 
 
 def test_transposes_of_four_groups_take_the_windows_of_their_matrices() -> None:
-    """Each is loaded once: when backward begins."""
+    """Each is loaded once, when backward begins."""
     plan = plan_onchip(tree_lstm(256), H200, 33, Options(groups=4))
     assert {m.what.split()[0]: (m.window, m.home) for m in plan.chip.dense} == {
         "U": (0, -1), "U^T": (0, -2), "W": (1, -1), "W^T": (1, -2),
@@ -123,7 +123,7 @@ def test_transposes_of_four_groups_take_the_windows_of_their_matrices() -> None:
 
 
 def test_matrices_that_do_not_fit_side_by_side_share_one_window() -> None:
-    """Some come from registers, the others from memory."""
+    """Some are refilled from registers, the others from memory."""
     plan = plan_onchip(tree_lstm(512, 512), known_device("A100"), 108)
     assert {m.what.split()[0]: (m.window, min(m.home, 0)) for m in plan.chip.dense} == {
         "U": (0, -1), "U^T": (0, -2), "W": (0, 0), "W^T": (0, 0),
@@ -342,7 +342,7 @@ def test_explain_says_what_comes_from_memory() -> None:
 
 def test_capacity_is_the_most_that_stays() -> None:
     def windows(units: int, device: str) -> list[int]:
-        """Matrices of each."""
+        """Number of matrices per window."""
         gpu = known_device(device)
         found = [m.window for m in plan_onchip(tree_lstm(units, units)[:2], gpu, gpu.sms).chip.dense]
         return [found.count(window) for window in set(found)]

@@ -1,4 +1,4 @@
-"""Packed matrices: where every element is, whether the pool is the host's memory or a device's."""
+"""Packed matrices: the place of every element, in a pool in host or device memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PANEL = 8
 
 
 class Device:
-    """A pool whose floats are copied, as those of a GPU are."""
+    """A pool whose reads are copies, as on a GPU."""
 
     def __init__(self, floats: int) -> None:
         self.floats = np.full(floats, np.nan, np.float32)
@@ -37,7 +37,7 @@ def host(floats: int) -> Any:
 
 
 def packed(matrix: Any) -> Any:
-    """By definition: panels of rows, column by column; zeros behind the last row."""
+    """Pack by definition: panels of rows, column by column, with zeros after the last row."""
     rows, columns = matrix.shape
     found = np.zeros((-(-rows // PANEL), columns, PANEL), np.float32)
     for r in range(rows):
@@ -46,7 +46,7 @@ def packed(matrix: Any) -> Any:
 
 
 def in_pairs(matrix: Any) -> Any:
-    """By definition: columns 2c and 2c + 1, rounded, in the lower and the upper half of word c; else zeros."""
+    """By definition: word c has columns 2c and 2c + 1, rounded, in its lower and upper half; zeros after the last."""
     rows, columns = matrix.shape
     found = np.zeros((rows, -(-columns // 2)), np.uint32)
     for c in range(columns):
@@ -58,7 +58,7 @@ def in_pairs(matrix: Any) -> Any:
 @pytest.mark.parametrize("pool_of", [host, Device])
 @pytest.mark.parametrize("shape", [(1, 1), (8, 8), (16, 24), (5, 3), (17, 9), (9, 17)])
 def test_a_matrix_and_its_transpose(shape: tuple[int, int], pool_of: Callable[[int], Any], precision: str) -> None:
-    """In pairs, numbers below the normal ones are zero, as products take them."""
+    """In pairs, subnormal numbers are zero, as in products."""
     model = vpps.Model(seed=1)
     W = model.parameter("W", shape)
     value = W.numpy()
@@ -83,7 +83,7 @@ def test_a_matrix_and_its_transpose(shape: tuple[int, int], pool_of: Callable[[i
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("pool_of", [host, Device])
 def test_members_of_a_stack(pool_of: Callable[[int], Any], precision: str) -> None:
-    """Each is written by itself, and the others stay. What products read in bf16 they find in pairs."""
+    """A write to one member leaves the others unchanged. Products in bf16 read pairs."""
     model = vpps.Model(seed=1)
     members = [model.parameter(name, (2 * PANEL, 11)) for name in "abc"]
     precisions, stacks = Precisions.given(precision), Stacks.made_of([members])

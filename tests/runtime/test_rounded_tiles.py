@@ -20,7 +20,7 @@ from vpps.kernel import host_compiler
 from vpps.kernel.cache import Label
 from vpps.kernel.host_compiler import FLAGS, ISA_FLAGS, ISA_NEEDS, cpu_features, isas_of, tile_of_machine
 from vpps.kernel.prebuilt import HostLibrary
-from vpps.kernel.render import TILES, template_dir
+from vpps.kernel.render import TILES, header_text
 from vpps.model.optim import HYPER
 from vpps.ops.precision import PRECISIONS
 from vpps.placement.distribution import pairs
@@ -299,7 +299,7 @@ def test_pairs_multiply_alike_on_all_processors(isa: str) -> None:
     if not ISA_NEEDS[isa] <= cpu_features():
         pytest.skip(f"this processor has no {isa}")
     tile = TILES[isa]
-    headers = "".join((template_dir() / "host" / f"{name}.h").read_text() for name in ("prelude", "lanes", "pairs"))
+    headers = "".join(header_text(f"host/{name}.h") for name in ("prelude", "lanes", "pairs"))
     source = f"""
         #define VP_PANEL {tile.panel}
         #define VP_LANES {tile.lanes}

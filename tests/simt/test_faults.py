@@ -16,7 +16,7 @@ from tests.simt import models
 from tests.simt.models import E, Network
 from vpps.kernel import simt_compiler
 from vpps.kernel.chip import SCRIPT_WORDS
-from vpps.kernel.render import CUDA_HEADERS, CUDA_ROUTINES, CUDA_SYNC, template_dir
+from vpps.kernel.render import CUDA_HEADERS, CUDA_ROUTINES, CUDA_SYNC, header_text
 from vpps.kernel.spec import KernelSpec
 from vpps.placement.onchip import ChipOptions, OnChip, known_device, windows
 from vpps.planner.plan import Plan
@@ -170,8 +170,7 @@ def with_fault(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
 
 def test_every_barrier_of_a_block_is_removed_once() -> None:
     names = (*CUDA_HEADERS, *CUDA_SYNC, *CUDA_ROUTINES)
-    texts = [(template_dir() / name).read_text(encoding="utf-8") for name in names]
-    sites = {site for text in texts for site, _ in barriers_of_blocks(text)}
+    sites = {site for name in names for site, _ in barriers_of_blocks(header_text(name))}
     assert sites == {*MISSED, *HARMLESS}
 
 

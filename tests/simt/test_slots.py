@@ -1,4 +1,4 @@
-"""The published scheme: models agree with the reference, race-free in any order of the threads."""
+"""The published scheme: models agree with the reference, without races in any order of the threads."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ Gradients = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Case:
-    """A model with what is forced of its place on the chip, and what must have come of that.
+    """A model, placement options, and a check of the resulting plan.
 
     Attributes:
-        network: makes the model.
+        network: function that makes the model.
         vps: virtual processors.
-        options: what is forced.
-        holds: whether the test tests what it says.
-        paper: whether to run it with the schedule "paper", too.
-        precision: of products, as a handle takes it.
+        options: placement options.
+        holds: predicate of the plan; true if the case tests what its name says.
+        paper: True to run it with the schedule "paper", too.
+        precision: precision of products, as passed to a handle.
     """
 
     network: Callable[[], Network]
@@ -113,7 +113,7 @@ def test_gradients_agree_with_the_reference_in_any_order_of_the_threads(name: st
 
 
 def far_from_ties(network: Network, precisions: Precisions) -> int:
-    """Of a batch whose vectors are as far as can be from where they would be rounded the other way."""
+    """A batch whose vectors are as far as possible from ties of rounding."""
 
     def distance(seed: int) -> float:
         graph, loss = network.batch(seed)
@@ -125,7 +125,7 @@ def far_from_ties(network: Network, precisions: Precisions) -> int:
 
 
 def check(case: Case, schedule: str) -> None:
-    """Loss, gradients and values are those of the reference, with the same bits in any order of the threads."""
+    """Assert that loss, gradients and values equal the reference, with the same bits in any order of the threads."""
     network = case.network()
     precisions = Precisions.given(case.precision)
     graph, loss = network.batch(far_from_ties(network, precisions))
@@ -137,7 +137,7 @@ def check(case: Case, schedule: str) -> None:
         schedule=schedule,
         onchip=case.options,
         precision=case.precision,
-        example=(graph, loss),  # with tails of inference: one kernel
+        example=(graph, loss),  # with tails of inference, so that one kernel serves all
     ) as handle:
         results = []
         for seed in SEEDS:
@@ -154,7 +154,7 @@ def check(case: Case, schedule: str) -> None:
         assert value == pytest.approx(float(reference.value(loss)), rel=FORWARD_TOLERANCE)
         for p in network.model:
             assert relative_error(gradients[p.name], expected[p.name]) < GRADIENT_TOLERANCE, p.name
-    if "atomic" not in tiers(onchip):  # the order of whose additions is nobody's
+    if "atomic" not in tiers(onchip):  # whose additions have no fixed order
         for value, gradients in results[1:]:
             assert value == results[0][0]
             for p in network.model:

@@ -1,5 +1,5 @@
-"""Products with matrices in windows agree with the reference, race-free in any order of the threads, for operands of
-every form and in every precision. Their bits follow from the number of columns alone."""
+"""Products with matrices in windows agree with the reference, without races in any order of the threads, for operands
+of every form and in every precision. Their bits depend only on the number of columns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def has_fragments(onchip: OnChip) -> bool:
 
 
 def in_pages(onchip: OnChip) -> bool:
-    """Whether 300 vectors of two segments are several pages."""
+    """True if 300 vectors of two segments are several pages."""
     return has_windows(onchip) and PLACES // 2 < 300
 
 
@@ -57,7 +57,7 @@ def in_two_chunks(onchip: OnChip) -> bool:
 
 
 def many_parts(parts: int = 70, n: int = 40) -> models.Network:
-    """Vectors of so many segments that they are not looked up ahead."""
+    """Vectors have too many segments to look up their addresses in advance."""
     model = vpps.Model(seed=4)
     table, W = model.lookup("x", (9, 3), init="normal"), model.parameter("W", (12, 3 * parts))
 
@@ -76,7 +76,7 @@ def many_parts(parts: int = 70, n: int = 40) -> models.Network:
 
 
 def uneven_parts() -> models.Network:
-    """A chunk of columns begins within the second segment, at no multiple of four columns of it."""
+    """A chunk of columns begins within the second segment, not at a multiple of four columns of it."""
     model = vpps.Model(seed=4)
     a, b = model.lookup("a", (5, 132), init="normal"), model.lookup("b", (5, 384), init="normal")
     W = model.parameter("W", (20, 130 + 382))
@@ -156,7 +156,7 @@ def test_gradients_agree_with_the_reference_in_any_order_of_the_threads(name: st
 
 
 def test_few_wide_vectors() -> None:
-    """There are fewer than their tile has, and no memory for as many."""
+    """There are fewer vectors than in a tile, and memory has no room for a full tile."""
     model = vpps.Model(seed=2)
     W = model.parameter("W", (1, 8000))
     graph, rng = vpps.Graph(), np.random.default_rng(3)
@@ -170,7 +170,7 @@ def test_few_wide_vectors() -> None:
 
 
 def small(shared: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the emulated GPU be one of those with so many KiB of shared memory."""
+    """Give the emulated GPU the given KiB of shared memory."""
     known = replace(known_device(device), shared_per_block=shared << 10)
     monkeypatch.setattr(SimtMachine, "device", property(lambda self: replace(known, sms=self.vps)))
 
@@ -199,7 +199,7 @@ def test_transposes_take_the_windows_of_their_matrices(
 @pytest.mark.parametrize("registers", [0, 80])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_matrices_take_turns_in_a_window(precision: str, registers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two layers of a network alternate, and shared memory has room for one of their matrices."""
+    """Two layers of a network alternate, and shared memory has room for only one of their matrices."""
     small(34 if precision == "float32" else 38, "T4" if precision == "float32" else "RTX 3090", monkeypatch)
     monkeypatch.setattr(windows, "MOST_HOMES", registers)
 
@@ -216,7 +216,7 @@ def test_matrices_take_turns_in_a_window(precision: str, registers: int, monkeyp
 def test_a_window_has_chunks_of_a_matrix(
     precision: str, shared: int, chunk: int, n: int, registers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From registers or from memory, for few vectors and for many."""
+    """The chunks come from registers or from memory, for few vectors and for many."""
     small(shared, "RTX 3090", monkeypatch)
     monkeypatch.setattr(windows, "MOST_HOMES", registers)
 
@@ -262,7 +262,7 @@ def values(
 
 @pytest.mark.parametrize("precision", ["float32", "bf16", "3xtf32"])
 def test_bits_follow_from_the_number_of_columns(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not from tiles, nor from the division among virtual processors and groups, nor from the number of vectors."""
+    """They do not depend on tiles, the number of vectors, or the division among virtual processors and groups."""
     whole = values(precision, 1, 1, 45, 32, monkeypatch)
     for vps, groups, n, most in ((3, 1, 45, 8), (6, 2, 45, 16), (2, 1, 7, 32), (5, 1, 1, 24)):
         assert np.array_equal(values(precision, vps, groups, n, most, monkeypatch), whole[:n]), (vps, groups, n, most)

@@ -1,19 +1,18 @@
 """Kernel source from templates, compiled binaries from source, both cached.
 
-`render.py` renders `templates/` for what `spec.py` and `chip.py` say. `host_compiler.py` compiles for the cpu,
-`simt_compiler.py` for the emulator, `nvrtc.py` cubins; `resources.py` says what these need; `ziglang.py` is the
-compiler of last resort; `processes.py` ends compilers with whoever waits; `cache/` keeps what was compiled,
-`prebuilt.py` finds what came compiled with the package. `shared_types.py` renders what Python shares with compiled
-code.
+`render.py` renders `templates/` for a kernel described by `spec.py` and `chip.py`. `host_compiler.py` compiles for the
+cpu, `simt_compiler.py` for the emulator, `nvrtc.py` compiles cubins, and `resources.py` reads their resource usage.
+`ziglang.py` is the fallback compiler. `processes.py` kills compilers that nobody waits for. `cache/` stores binaries,
+`prebuilt.py` finds those shipped with the package. `shared_types.py` generates C++ declarations of Python's types.
 
 On `cpu` the weights live in memory and shapes come with the script, so one binary per instruction set serves every
 model (compiled in some 9 s, once, or in the wheel). On `cuda` and `simt` the kernel is specialised to the model.
 
-The cache's key has what `nvrtcVersion()` says and the library's size; `explain()` and every bench line name NVRTC and
-driver by their own answers. A matrix in CI compiles every kernel by 13.0.88 and the newest.
+The cache key contains the result of `nvrtcVersion()` and the library's size. `explain()` and every bench line print the
+versions that NVRTC and the driver report. A CI matrix compiles every kernel with NVRTC 13.0.88 and the newest one.
 
-Tests compile a covering selection of cubins - every program, architecture and instruction, the most registers;
-`tests/nvrtc.py` says how all are compiled, some ten processor minutes. Tests that use an emulated handle in several
-ways say so ahead (`example=`), so that one kernel serves; those that need a cache of their own get one with the usual
-kernels in it (`tests/caches.py`).
+Tests compile a covering selection of cubins: every program, architecture and instruction, and the most registers.
+`tests/nvrtc.py` explains how to compile all of them, in some ten processor minutes. Tests that use an emulated handle
+in several ways pass all examples first (`example=`), so that one kernel serves. Tests that need a separate cache get
+one with the usual kernels in it (`tests/caches.py`).
 """

@@ -1,4 +1,4 @@
-"""The weights that a kernel holds, in windows or slots, and the registers and shared memory that it takes."""
+"""The weights that a kernel keeps on the chip, in windows or slots, and its registers and shared memory."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import ClassVar, NamedTuple
 
 from vpps.ops.element import BFLOAT16, FLOAT32, TF32, TF32_PAIR, WORD_BYTES, ElementType
 
-THREADS = 256  # of a thread block: with fewer, 255 registers per thread do not reach the whole register file
+THREADS = 256  # threads per block: with fewer, 255 registers per thread do not reach the whole register file
 WARPS = THREADS // 32
-SCRIPT_WORDS = 2048  # of a script that a thread block has in shared memory at a time; no instruction may be longer
+SCRIPT_WORDS = 2048  # script words in shared memory at a time; no instruction may be longer
 SCRATCH_FLOATS = 516  # for sums of the block, and for the verdict of a wait
 KERNEL_SHARED = WORD_BYTES * (SCRIPT_WORDS + SCRATCH_FLOATS)  # bytes of shared memory that every kernel takes
-RESULT_FLOATS = 5 * THREADS  # for results of products that wait for the tail behind them
-MOST_CHAINED_ROWS = 64  # that a block has of such a product: there is room for the results of 20 vectors
-FEWEST_GRADIENT_VERTICES = 8  # that are brought together to add up gradients: one for each warp
-GRADIENT_FLOATS = 2 * 192  # of shared memory, a vertex: 128 of dy and 64 of x, in two buffers (cuda/tiles.cuh)
-CHUNK_COLUMNS = 256  # of a vector that are brought to shared memory at a time
-PLACES = 512  # of segments of vectors that are looked up together, at most
+RESULT_FLOATS = 5 * THREADS  # for results of products with a chained tail
+MOST_CHAINED_ROWS = 64  # maximum rows per block of such a product: there is room for the results of 20 vectors
+FEWEST_GRADIENT_VERTICES = 8  # minimum number of vertices per step of a gradient sum: one for each warp
+GRADIENT_FLOATS = 2 * 192  # floats of shared memory per vertex: 128 of dy and 64 of x, in two buffers (cuda/tiles.cuh)
+CHUNK_COLUMNS = 256  # columns of a vector that are copied to shared memory at a time
+PLACES = 512  # maximum number of segment addresses that are looked up together
 KINDS = (
     FLOAT32,
     BFLOAT16,
     TF32,
     TF32_PAIR,
-)  # of matrices in windows, by number; tensor cores multiply all but the first
-MMA_ROWS, MMA_VECTORS = 16, 8  # of an mma.sync m16n8
-FRAGMENT_COLUMNS = 32  # of vectors, that a warp multiplies at a time on tensor cores
+)  # element types of matrices in windows, by number; tensor cores multiply all but the first
+MMA_ROWS, MMA_VECTORS = 16, 8  # shape of mma.sync m16n8
+FRAGMENT_COLUMNS = 32  # columns that a warp multiplies at a time on tensor cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class KernelSlot:
     """A slot of the published scheme: whole rows of a matrix in registers.
 
     Attributes:
-        rows: of each warp.
-        columns: of a row that a lane has.
+        rows: rows per warp.
+        columns: columns of a row per lane.
         at: its first register.
     """
 
@@ -44,12 +44,12 @@ class KernelSlot:
 
     @property
     def size(self) -> int:
-        """Registers of every thread."""
+        """Registers per thread."""
         return self.rows * self.columns
 
     @property
     def end(self) -> int:
-        """First register behind it."""
+        """First register after it."""
         return self.at + self.size
 
     @property
@@ -58,7 +58,7 @@ class KernelSlot:
         return 32 * self.columns
 
     def __str__(self) -> str:
-        """As members of an enum of the kernel."""
+        """Members of an enum in the kernel's source."""
         return f"R = {self.rows}, C = {self.columns}, AT = {self.at}"
 
 
@@ -67,8 +67,8 @@ class KernelMatrix:
     """A matrix in slots.
 
     Attributes:
-        first, last: its slots, as a range.
-        what: its name, for whoever reads the kernel.
+        first, last: range of its slots.
+        what: its name, for a comment in the source.
     """
 
     first: int
@@ -77,27 +77,27 @@ class KernelMatrix:
 
 
 def step_of(element: ElementType) -> int:
-    """Columns that a warp multiplies at a time."""
+    """Number of columns that a warp multiplies at a time."""
     return 8 if element == FLOAT32 else FRAGMENT_COLUMNS
 
 
 def padded(columns: int, element: ElementType = FLOAT32) -> int:
-    """Columns with the zeros behind them, up to a whole number of steps."""
+    """Number of columns, rounded up to a whole number of steps; the padding is zero."""
     return -(-columns // step_of(element)) * step_of(element)
 
 
 def pitch_of(columns: int, element: ElementType = FLOAT32) -> int:
-    """Floats from a vector in shared memory to the next one: eight vectors begin in different banks."""
+    """Stride in floats of vectors in shared memory: eight vectors start in different banks."""
     return padded(columns, element) + 4
 
 
 class ProductTile(NamedTuple):
-    """Results that a warp makes at a time.
+    """Tile of results that a warp computes at a time.
 
     Attributes:
-        lanes: vectors side by side, a power of two: different lanes have them. Of an mma.sync 8.
-        rows, vectors: of a lane, or products (mma.sync) of 16 rows and of 8 vectors.
-        element: of the matrix.
+        lanes: number of lanes with different vectors, a power of two; 8 for mma.sync.
+        rows, vectors: rows and vectors per lane; for mma.sync, number of products along rows and vectors.
+        element: element type of the matrix.
     """
 
     lanes: int
@@ -107,31 +107,31 @@ class ProductTile(NamedTuple):
 
     @property
     def rows_beside(self) -> int:
-        """Rows side by side."""
+        """Number of lanes with different rows; for mma.sync, rows of a product."""
         return 32 // self.lanes if self.element == FLOAT32 else MMA_ROWS
 
     @property
     def all_vectors(self) -> int:
-        """Vectors of a warp. All warps have the same vectors, and other columns."""
+        """Vectors per warp. All warps have the same vectors, but different columns."""
         return self.lanes * self.vectors
 
     @property
     def all_rows(self) -> int:
-        """Rows of a warp."""
+        """Number of rows per warp."""
         return self.rows_beside * self.rows
 
     @property
     def pitch(self) -> int:
-        """Floats from the partial sums of a vector to those of the next one: lanes write to different banks."""
+        """Stride in floats of vectors' partial sums: lanes write to different banks."""
         return self.all_rows | 1 if self.element == FLOAT32 else self.all_rows + 4
 
     @property
     def sums(self) -> int:
-        """Floats of partial sums of all warps."""
+        """Floats for partial sums of all warps."""
         return WARPS * self.all_vectors * self.pitch
 
     def __str__(self) -> str:
-        """As members of an enum of the kernel."""
+        """Members of an enum in the kernel's source."""
         return (
             f"LV = {self.lanes}, LR = {self.rows_beside}, RT = {self.rows}, VT = {self.vectors}, "
             f"VECTORS = {self.all_vectors}, PITCH = {self.pitch}, KIND = {KINDS.index(self.element)}"
@@ -140,20 +140,20 @@ class ProductTile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DenseMatrix:
-    """A matrix whose rows lie one after the other in a window, a part of shared memory.
+    """A matrix in a window, a part of shared memory that holds its rows one after the other.
 
     Attributes:
-        number: that instructions call it by.
-        rows: of the block that owns most.
-        columns: of a row.
-        element: that products take; the window has bf16 in pairs, all else as float32.
-        chunk: columns for which the window has room at a time; 0: all.
-        window: number of its window, which it may share with other matrices.
+        number: its number in instructions.
+        rows: maximum number of rows per block.
+        columns: columns of a row.
+        element: element type of products; the window holds bf16 in pairs, all else as float32.
+        chunk: columns that fit into the window at a time; 0: all.
+        window: number of its window, which other matrices may share.
         at: the window's first float.
-        home: where it is while the window has another matrix: the first of the registers that hold it; IN_MEMORY;
-            IN_WINDOW: in memory, too, but it is in the window from the beginning of a launch.
+        home: place while the window holds another matrix: the first of its registers, or IN_MEMORY. IN_WINDOW: in
+            memory, but a launch starts with the matrix in the window.
         tiles: numbers of the product tiles for few, some and many vectors.
-        what: its name, for whoever reads the kernel.
+        what: its name, for a comment in the source.
     """
 
     number: int
@@ -172,27 +172,27 @@ class DenseMatrix:
 
     @property
     def is_at_home(self) -> bool:
-        """True if registers hold it while its window has another matrix."""
+        """True if registers hold it while its window holds another matrix."""
         return self.home >= 0
 
     @property
     def kind(self) -> int:
-        """Number of its element."""
+        """Number of its element type, an index into KINDS."""
         return KINDS.index(self.element)
 
     @property
     def steps(self) -> int:
-        """Steps along a row, which warps divide."""
+        """Number of steps along a row; the warps divide them."""
         return padded(self.columns, self.element) // step_of(self.element)
 
     @property
     def quads(self) -> int:
-        """Quads of words in a row."""
+        """Number of quads (four words) in a row."""
         return padded(self.columns, self.element) // self._columns_of_quad
 
     @property
     def window_quads(self) -> int:
-        """Quads of a row that the window has room for."""
+        """Number of quads of a row that fit into the window."""
         return self.chunk // self._columns_of_quad if self.chunk else self.quads
 
     @property
@@ -201,40 +201,40 @@ class DenseMatrix:
 
     @property
     def pitch(self) -> int:
-        """Words from a row to the next one: rows that are read at once begin in different banks."""
+        """Stride of rows in words: rows that are read together start in different banks."""
         quads = self.window_quads
         return 16 * (quads // 4 | 1) if self.element == BFLOAT16 else 4 * (quads + 1)
 
     @property
     def size(self) -> int:
-        """Words in the window."""
+        """Number of words in the window."""
         return self.rows * self.pitch
 
     @property
     def registers(self) -> int:
-        """Registers of each thread that it takes if it is at home."""
+        """Registers per thread, if registers hold it."""
         return 4 * -(-self.rows * self.quads // THREADS)
 
     @property
     def end(self) -> int:
-        """First float of shared memory behind it."""
+        """First float of shared memory after it."""
         return self.at + self.size
 
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """The matrices that a kernel holds, in windows or in slots, and the memory around them.
+    """The matrices that a kernel keeps on the chip, in windows or slots, and its buffers.
 
     Attributes:
-        slots, matrices: what is held in slots, by the published scheme.
-        dense: what is held in windows.
-        product_tiles: of products with those.
-        whole_vectors: that shared memory has room for in any case, beside such products.
+        slots, matrices: slots of the published scheme, and the matrices in them.
+        dense: matrices in windows.
+        product_tiles: tiles of products with matrices in windows.
+        whole_vectors: minimum number of whole vectors that fit into shared memory, for such products.
         registers: words of weights in the registers of every thread.
         tile: vectors that a thread multiplies by a slot at a time.
-        groups: of thread blocks; each holds all of it once.
-        vps: thread blocks of all groups, where the kernel is made for that number and divides by a constant; else 0.
-        gradient_vertices: that are brought together to add up gradients.
+        groups: number of groups of thread blocks; each group holds all matrices once.
+        vps: thread blocks of all groups, if the kernel is compiled for this number and divides by a constant; else 0.
+        gradient_vertices: vertices per step of a gradient sum.
     """
 
     slots: tuple[KernelSlot, ...] = ()
@@ -250,12 +250,12 @@ class Chip:
 
     @property
     def has_fragments(self) -> bool:
-        """Whether tensor cores multiply by some matrices."""
+        """True if tensor cores multiply some matrices."""
         return any(m.element != FLOAT32 for m in self.dense)
 
     @property
     def stage(self) -> int:
-        """Floats of a vector that is multiplied by slots."""
+        """Maximum floats of a vector that slots multiply."""
         return max((s.width for s in self.slots), default=0)
 
     @property
@@ -273,73 +273,73 @@ class Chip:
 
     @property
     def results(self) -> int:
-        """Floats of products that wait for the tail behind them."""
+        """Floats for results of products with a chained tail."""
         return RESULT_FLOATS if self.dense else 0
 
     @property
     def chunk_floats(self) -> int:
-        """Floats of shared memory for vectors that are multiplied by a matrix in a window, in chunks or whole."""
+        """Floats of shared memory for the vectors of products with windows, in chunks or whole."""
         whole = self.whole_vectors * max((pitch_of(m.columns, m.element) for m in self.dense), default=0)
         return max(2 * self.most_vectors * pitch_of(self.chunk_columns), whole)
 
     def is_for(self, tile: ProductTile, few: bool) -> bool:
-        """Whether some products of few vectors, or of many, are made by that tile."""
+        """True if products of few (or many) vectors use this tile."""
         number = self.product_tiles.index(tile)
         return any(number in (m.tiles[:2] if few else m.tiles[2:]) for m in self.dense)
 
     @property
     def homes(self) -> list[DenseMatrix]:
-        """Matrices in windows that registers hold first."""
+        """Matrices of windows whose home is in registers."""
         return [m for m in self.dense if m.is_at_home]
 
     @property
     def has_chunks(self) -> bool:
-        """Whether some windows have room for a chunk of their matrix."""
+        """True if some windows hold only a chunk of their matrix."""
         return any(m.chunk for m in self.dense)
 
     @property
     def changes_windows(self) -> bool:
-        """Whether windows have one thing after the other."""
+        """True if the content of windows changes during a launch."""
         return self.has_chunks or len({m.window for m in self.dense}) < len(self.dense)
 
     @property
     def most_vectors(self) -> int:
-        """Of a pass of a product with a matrix in a window."""
+        """Maximum vectors per pass of a product with a window."""
         return max((t.all_vectors for t in self.product_tiles), default=0)
 
     @property
     def chunk_columns(self) -> int:
-        """Columns of them that are brought at a time."""
+        """Columns of vectors that are copied at a time."""
         chunk = next((m.chunk for m in self.dense if m.chunk), CHUNK_COLUMNS)
         return min(chunk, max((padded(m.columns, m.element) for m in self.dense), default=0))
 
     @property
     def windows_at(self) -> int:
-        """Floats of shared memory in front of the windows."""
+        """Floats of shared memory before the windows."""
         return self.staged + self.sums + self.results
 
     @property
     def window_floats(self) -> int:
-        """Of all windows."""
+        """Floats of all windows."""
         return max((m.end for m in self.dense), default=0)
 
     @property
     def window_kib(self) -> int:
-        """KiB of all windows, the last begun one counted."""
+        """Size of all windows in KiB, rounded up."""
         return -(-WORD_BYTES * self.window_floats // 1024)
 
     @property
     def held_floats(self) -> int:
-        """Of windows and products: behind the windows is a word for each, which matrix it has."""
+        """Floats of windows and products, and a word for each window with its current matrix."""
         return self.windows_at + self.window_floats + len({m.window for m in self.dense})
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block: gradients are added up where products were."""
+        """Dynamic shared memory of a block. Gradient sums reuse the memory of products."""
         return KERNEL_SHARED + WORD_BYTES * max(self.held_floats, self.gradient_vertices * GRADIENT_FLOATS)
 
     def describe(self) -> str:
-        """One line for the head of the source."""
+        """Return a one-line description for the head of the source."""
         held = [f"{len(self.matrices)} matrices in {len(self.slots)} slots"] if self.slots else []
         held += [f"{len(self.dense)} in windows"] if self.dense else []
         groups = f"{self.groups} groups, " if self.groups > 1 else ""

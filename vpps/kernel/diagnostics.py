@@ -1,4 +1,4 @@
-"""Shows what a compiler complains of with the numbered lines around it, as `vpps-inspect source` prints them."""
+"""Shows compiler errors with the numbered source lines around them, as `vpps-inspect source` prints them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 SHOWN = 3  # diagnostics that a message quotes
-AROUND = 2  # lines of source before and after the one complained of
-_OTHERS = 8  # lines of a log that blames no line of the source
+AROUND = 2  # lines of source before and after the line of an error
+_OTHERS = 8  # quoted lines of a log without line numbers
 
 _ERROR = re.compile(r"(?P<file>.+?):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<message>.*)")
 
 Diagnostic = tuple[int, str]
-"""Number of a line, from 1, and what is wrong there."""
+"""Line number, from 1, and the error message."""
 
 
 def numbered(lines: Iterable[tuple[int, str]], marked: int = 0) -> list[str]:
-    """Lines of source with their numbers, one of them marked."""
+    """Source lines with their numbers; `marked` is the number of the line to mark."""
     return [f"{'>' if n == marked else ' '} {n:5d} | {line}".rstrip() for n, line in lines]
 
 
@@ -35,10 +35,10 @@ def quoted(errors: list[Diagnostic], source: str) -> str:
 
 
 def of_log(log: str, source: str, text: Path) -> str:
-    """What a C++ compiler (GCC, Clang) or linker complains of.
+    """Format the errors in the log of a C++ compiler (GCC, Clang) or linker.
 
     Args:
-        text: the file that held the source; errors in others are shown as they were printed.
+        text: path of the source; errors in other files are shown as they were printed.
     """
     found = [match for line in log.splitlines() if (match := _ERROR.match(line))]
     errors = [(int(m["line"]), m["message"]) for m in found if Path(m["file"]).name == text.name]

@@ -1,4 +1,4 @@
-"""Compiles for the host what did not come compiled, with the C++ compiler of the machine or of the ziglang package."""
+"""Compiles host libraries that the package does not ship, with the machine's C++ compiler or the ziglang package."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ HOW_TO_GET_ONE = (
     "to the path of yours"
 )
 
-# Contraction is off so that results do not depend on how work is sliced (templates/host/prelude.h); never -ffast-math,
-# which flushes denormals for the whole process.
+# Contraction is off so that results do not depend on how work is sliced (templates/host/prelude.h). Never use
+# -ffast-math: it flushes denormals for the whole process.
 ALL_FLAGS = (
     "-std=c++17",
     "-fPIC",
@@ -41,15 +41,15 @@ ALL_FLAGS = (
     "-Wextra",
 )
 FLAGS = (*ALL_FLAGS, "-O2", "-shared", "-pthread", "-fopenmp-simd")
-# Not for the very processor (-march=native): that is no faster, and one kernel for all of a kind can be shipped.
+# Not -march=native: it is no faster, and a kernel for a whole instruction set can be shipped.
 ISA_FLAGS = {
     "avx512": ("-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mfma", "-mprefer-vector-width=512"),
     "avx2": ("-mavx2", "-mfma"),
-    # g++ would load early what products multiply, and spill two sums of 24 for that.
+    # By default g++ loads operands of products too early, and spills two of 24 sums.
     "neon": ("-fno-schedule-insns",),
     "portable": (),
 }
-# What the processor must have, best first.
+# Required processor features, best instruction set first.
 ISA_NEEDS = {
     "avx512": {"avx512f", "avx512vl", "avx512dq", "avx512bw", "fma"},
     "avx2": {"avx2", "fma"},
@@ -57,23 +57,23 @@ ISA_NEEDS = {
     "portable": set[str](),
 }
 Steps = Callable[[Path, Path], Iterable[Sequence[str]]]
-_OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # what compilers say that is none of the source's fault
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # disk errors that a compiler may report
 
 
 @lru_cache(maxsize=1)
 def _processor() -> dict[str, str]:
-    """What the kernel of the operating system says of the processor, by the names it has for that; {} if not Linux."""
+    """Fields of /proc/cpuinfo for the first core; {} if not Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return {}
-    fields = (line.partition(":") for line in reversed(lines))  # those of the first core are what stays
+    fields = (line.partition(":") for line in reversed(lines))  # reversed: the first core's fields win
     return {name.strip(): " ".join(value.split()) for name, _, value in fields}
 
 
 @lru_cache(maxsize=1)
 def cpu_features() -> frozenset[str]:
-    """Feature flags of the processor, as the kernel of Linux names them; elsewhere what all of its kind have."""
+    """Feature flags of the processor, by their names in Linux; elsewhere those that all processors of its kind have."""
     found = _processor()
     common = ["asimd"] if platform.machine() in ("aarch64", "arm64") else []
     return frozenset([*(found.get("flags") or found.get("Features", "")).split(), *common])
@@ -81,21 +81,21 @@ def cpu_features() -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def processor_name() -> str:
-    """Of the processor, as the kernel of the operating system gives it."""
+    """Name of the processor, as the operating system reports it."""
     named = (_processor().get(name) for name in ("model name", "Model", "Hardware"))
     return next(filter(None, named), "") or platform.processor() or platform.machine()
 
 
 def isas_of(target: str = "") -> list[str]:
-    """Instruction sets of a target's kind of processor (as of `HostLibrary`), best first, whatever this one has."""
+    """Instruction sets for the machine of a target (see `HostLibrary`), best first. This processor may lack some."""
     machine = target.partition("-")[0] or platform.machine()
     own = {"x86_64": ["avx512", "avx2"], "aarch64": ["neon"], "arm64": ["neon"]}.get(machine, [])
     return [*own, "portable"]
 
 
 def tile_of_machine() -> Tile:
-    """The tile for this processor, or for the instruction set that VPPS_ISA forces. Raises CompileError: it cannot run
-    here."""
+    """The tile for this processor, or for the instruction set that VPPS_ISA forces. Raises CompileError if the
+    processor lacks it."""
     features = cpu_features()
     wanted = ISA.get()
     if wanted == "auto":
@@ -109,15 +109,15 @@ def tile_of_machine() -> Tile:
 
 
 def multiplies_pairs(isa: str) -> bool:
-    """Whether this processor has instructions of that set for pairs of bf16; else it computes the same bits."""
+    """True if this processor has bf16 instructions of that set. Without them, other instructions give the same bits."""
     return isa == "avx512" and "avx512_bf16" in cpu_features()
 
 
 def compiler() -> list[str]:
-    """The command of the C++ compiler: $CXX, else g++, else clang++, else that of the `ziglang` package.
+    """The command of the C++ compiler: $CXX, else g++, else clang++, else the `ziglang` package.
 
     Raises:
-        CompileError: there is none (the message says how to get one).
+        CompileError: there is no compiler (the message says how to get one).
     """
     if CXX.get():
         try:
@@ -133,12 +133,12 @@ def compiler() -> list[str]:
 
 
 def has_compiler() -> bool:
-    """Whether there is a compiler. One that CXX names counts, and is complained of when something is to be compiled."""
+    """True if there is a compiler. A compiler named by CXX counts; if it does not exist, compilation raises."""
     return CXX.is_set or bool(_found())
 
 
 def _found() -> list[str]:
-    """The command of a compiler that CXX does not name; [] where there is none."""
+    """The command of a compiler without CXX; [] if there is none."""
     for name in COMPILERS:
         if (path := programs.which(name)) and _works(path):
             return [name]
@@ -147,16 +147,16 @@ def _found() -> list[str]:
 
 @lru_cache(maxsize=8)
 def _works(path: str) -> bool:
-    """Whether a program is a compiler: on macOS those of their names only ask for the developer's tools, at first."""
+    """True if a program is a compiler. On macOS, g++ may be a stub that asks to install the developer tools."""
     try:
         compiler_version((path,))
-    except CompileError as error:  # of anything else it is told when something is compiled
+    except CompileError as error:  # other errors are raised by the compilation
         return not isinstance(error.__cause__, subprocess.CalledProcessError)
     return True
 
 
 def compiler_version(command: tuple[str, ...]) -> str:
-    """What the compiler says of itself; part of the cache key."""
+    """Output of the compiler's --version; part of the cache key."""
     return _version((programs.which(command[0]) or command[0], *command[1:]))
 
 
@@ -176,24 +176,25 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 def run_compiler(compiler: Sequence[str], step: Sequence[str], what: str, text: Path) -> None:
-    """Run a command of the compiler, whose last word is the file to write.
+    """Run a command of the compiler. The command's last word is the output file.
 
     Args:
-        what: is compiled, for messages.
-        text: the source that it was made of; messages quote its lines.
+        what: name of the source, for messages.
+        text: path of the source; messages quote its lines.
 
     Raises:
-        OSError: the disk is full, or fails: it may work in another folder.
-        CompileError: it was interrupted, rejects that (the message shows its first diagnostics), or writes nothing.
+        OSError: the disk is full or fails; another folder may work.
+        CompileError: the compiler was interrupted, rejects the source (the message shows its first diagnostics), or
+            writes nothing.
     """
     result = Path(step[-1])
     own = ziglang.environment(result.parent) if ziglang.is_zig(compiler) else {}
-    # Temporary files go with the folder of the result, also when the compiler and this process were killed. Messages
-    # are not translated: some are looked for.
+    # Temporary files are in the result's folder, so that they are removed with it even after a kill. Messages must not
+    # be translated, because the code below searches them.
     variables = {**programs.environment(), "TMPDIR": str(result.parent), "LC_ALL": "C", **own}
     code, log = processes.run(step, variables)
     if code:
-        for number in _OF_DISK:
+        for number in _DISK_ERRORS:
             if os.strerror(number) in log:
                 raise OSError(number, f"{shlex.join(compiler)}: {os.strerror(number)}", str(result.parent))
         diagnostics = of_log(log, text.read_text(encoding="utf-8"), text)
@@ -203,14 +204,14 @@ def run_compiler(compiler: Sequence[str], step: Sequence[str], what: str, text: 
 
 
 def build_cpu(rounds: bool = False) -> tuple[Path, str, Tile]:
-    """Kernel of the cpu target, as `build_library` has it: path, source, tile. `rounds` as of `render_cpu`."""
+    """Build the cpu target's kernel with `build_library`; returns path, source and tile. `rounds`: see `render_cpu`."""
     tile = tile_of_machine()
     kernel = cpu_kernel(tile, rounds=rounds)
     return build_library(kernel), kernel.source, tile
 
 
 def cpu_kernel(tile: Tile, target: str = "", rounds: bool = False) -> HostLibrary:
-    """The kernel of the cpu target for a tile, as `HostLibrary` has it."""
+    """The cpu target's kernel for a tile, as a `HostLibrary`. `target`: see there; `rounds`: see `render_cpu`."""
     name = f"{tile.name}-rounding" if rounds else tile.name
     flags, label = (*FLAGS, *ISA_FLAGS[tile.isa]), Label("cpu kernel", name)
     if rounds and not target and multiplies_pairs(tile.isa):
@@ -220,7 +221,7 @@ def cpu_kernel(tile: Tile, target: str = "", rounds: bool = False) -> HostLibrar
 
 
 def build_tails(tails: Sequence[Tail]) -> Path:
-    """A library of tails, for the kernel of `build_cpu`, as `build_library` has it."""
+    """Build a library of tails for the kernel of `build_cpu`; returns its path. Raises as `build_library`."""
     tile = tile_of_machine()
     label = Label("tails", f"{len(tails)} program{'s' * (len(tails) > 1)}, {tile.isa}")
     flags = (*FLAGS, *ISA_FLAGS[tile.isa])
@@ -228,10 +229,10 @@ def build_tails(tails: Sequence[Tail]) -> Path:
 
 
 def build_library(library: HostLibrary) -> Path:
-    """A shared library, compiled unless it came with the package or the cache has it.
+    """Path of a shared library. It is compiled unless the package or the cache has it.
 
     Raises:
-        CompileError: no compiler, or it rejects the source (the message shows its first diagnostics).
+        CompileError: there is no compiler, or it rejects the source (the message shows its first diagnostics).
     """
     if not library.target and (found := prebuilt.find(library)) is not None:
         return found
@@ -247,23 +248,24 @@ def build_library(library: HostLibrary) -> Path:
             return ziglang.steps(command, flags, text, binary, library.target)
         return [[*command, *flags, str(text), "-o", str(binary)]]
 
-    return made(library.source, library.what, flags, steps, *depends_on, label=library.label, command=command)
+    return build_cached(library.source, library.what, flags, steps, *depends_on, label=library.label, command=command)
 
 
-def made(
+def build_cached(
     source: str, what: str, flags: Sequence[str], steps: Steps, *depends_on: str, label: Label, suffix: str = ".so",
     command: Sequence[str] = (),
 ) -> Path:  # fmt: skip
-    """What the compiler makes of a source in some steps, unless the cache has it. Raises as `build_library`.
+    """Path of the binary compiled from a source, built unless the cache has it. Raises as `build_library`.
 
     Args:
-        what: the source is, for messages.
-        flags: of the compiler.
-        depends_on: what else it depends on, besides source, flags, compiler and kind of machine.
-        label: what it is, for whoever looks at the cache; the compiler is added.
-        steps: (file of the source, file to make) -> commands, see `run_compiler`.
-        suffix: of what is made.
-        command: of the compiler; default: that of `compiler`.
+        source: text of the source.
+        what: name of the source, for messages.
+        flags: compiler flags.
+        steps: (source file, output file) -> commands, see `run_compiler`.
+        depends_on: further parts of the cache key, besides source, flags, compiler and kind of machine.
+        label: description in the cache; the compiler is added.
+        suffix: suffix of the binary.
+        command: command of the compiler; default: `compiler()`.
     """
     command = tuple(command or compiler())
     version = compiler_version(command)
@@ -272,7 +274,7 @@ def made(
         for step in steps(text, binary):
             run_compiler(command, step, what, text)
 
-    # Wherever zig was installed for this: pip does that anew for every wheel that it builds.
+    # The key omits zig's path: pip installs zig in a new folder for every wheel that it builds.
     is_zig = ziglang.is_zig(command)
     named = ("zig", "c++") if is_zig else command
     key = key_of(source, shlex.join([*named, *flags]), version, platform.machine(), *depends_on)

@@ -1,7 +1,7 @@
-"""NVRTC itself: where its library is, and calls of it through ctypes.
+"""Finds the NVRTC library and calls it through ctypes.
 
-What is loaded is asked for its version, never the metadata of packages: those name what is installed somewhere, which
-may be another one. Loading takes 6 ms (the package `cuda.bindings` would take 60 more), so a cache hit can afford it.
+The version comes from the loaded library, never from package metadata, which may describe another copy. Loading takes
+6 ms (the package `cuda.bindings` would take 60 more), so a cache hit can afford it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ HOW_TO_GET_IT = (
     "neither a driver nor a toolkit is needed to compile"
 )
 
-# In the wheels of CUDA 13 and 12, below a folder of packages.
+# Paths in the wheels of CUDA 13 and 12, relative to a package folder.
 _IN_WHEELS = ("nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
-_SYSTEM = ("libnvrtc.so.13", "libnvrtc.so.12")  # where the loader looks: LD_LIBRARY_PATH, /etc/ld.so.conf
+_SYSTEM = ("libnvrtc.so.13", "libnvrtc.so.12")  # found by the loader: LD_LIBRARY_PATH, /etc/ld.so.conf
 
 Form = Literal["CUBIN", "PTX"]
 
 
 @dataclass(frozen=True, slots=True)
 class CompileOutcome:
-    """What a compilation came to.
+    """Result of a compilation.
 
     Attributes:
-        error: NVRTC's name of it, such as "NVRTC_ERROR_COMPILATION"; "" if all went well.
-        image: the code; empty with an error.
-        log: of the compiler and, with --ptxas-options=-v, of the assembler.
+        error: NVRTC's name of the error, such as "NVRTC_ERROR_COMPILATION"; "" if there is none.
+        image: the code; empty after an error.
+        log: log of the compiler and, with --ptxas-options=-v, of the assembler.
     """
 
     error: str
@@ -45,15 +45,15 @@ class CompileOutcome:
 
 
 class Library:
-    """NVRTC, loaded.
+    """The loaded NVRTC library.
 
     Attributes:
-        path: of its file.
-        version: its own answer, such as "13.0".
+        path: path of its file.
+        version: version that it reports, such as "13.0".
     """
 
     def __init__(self, path: str) -> None:
-        """Load it. Raises OSError if that cannot be done, CompileError if it is no NVRTC."""
+        """Load the library. Raises OSError if it cannot be loaded, CompileError if it is not NVRTC."""
         self.path = path
         self._library = ctypes.CDLL(path)
         major, minor = ctypes.c_int(), ctypes.c_int()
@@ -62,13 +62,13 @@ class Library:
 
     @property
     def identity(self) -> str:
-        """Version and size of the file, which tells apart what differs in the third number, of which NVRTC says
-        nothing."""
+        """Version and file size. The size distinguishes patch releases, because NVRTC does not report the third
+        number of its version."""
         file = Path(self.path)
         return f"NVRTC {self.version}, {file.stat().st_size if file.is_file() else 0} bytes"
 
     def archs(self) -> tuple[int, ...]:
-        """Compute capabilities times ten that it compiles for, lowest first."""
+        """Supported compute capabilities times ten, lowest first."""
         count = ctypes.c_int()
         self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
         found = (ctypes.c_int * count.value)()
@@ -76,20 +76,20 @@ class Library:
         return tuple(sorted(found))
 
     def compile(self, source: str, file: str, options: tuple[str, ...], form: Form) -> CompileOutcome:
-        """Compile CUDA C++ to machine code or to intermediate code.
+        """Compile CUDA C++ to machine code or PTX.
 
         Args:
             source: the text.
             file: its name in messages.
-            options: of the compiler.
-            form: of the code.
+            options: compiler options.
+            form: format of the code.
 
         Raises:
             CompileError: a call fails for another reason than the source.
         """
         self._find_builtins()
-        # From 12.9 on it keeps what it compiles where the driver keeps such things, on machines with a GPU: what it
-        # finds there comes without a log, so nothing would be known of registers and spills.
+        # NVRTC 12.9 and newer use the driver's cache on machines with a GPU. A cache hit has no log, so that registers
+        # and spills would be unknown.
         if tuple(map(int, self.version.split("."))) >= (12, 9):
             options = (*options, "--no-cache")
         program = ctypes.c_void_p()
@@ -106,13 +106,13 @@ class Library:
             self._call("nvrtcDestroyProgram", ctypes.byref(program))
 
     def _find_builtins(self) -> None:
-        """Load what the compiler would look for by name alone: the wheel of 13.0 does not find it beside itself."""
+        """Load the builtins library, which the wheel of 13.0 does not find in its own folder."""
         beside = Path(self.path).resolve().with_name(f"libnvrtc-builtins.so.{self.version}")
         if beside.is_file():
             ctypes.CDLL(str(beside))
 
     def _fetch(self, what: str, program: ctypes.c_void_p) -> bytes:
-        """What a pair of calls (size, contents) gives."""
+        """Contents returned by a pair of calls (size, contents)."""
         size = ctypes.c_size_t()
         self._call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
         contents = ctypes.create_string_buffer(size.value)
@@ -136,11 +136,11 @@ class Library:
 
 @lru_cache(maxsize=1)
 def library() -> Library:
-    """The NVRTC of this process: of the first folder of packages that has one of the wheels, else what
-    `cuda.pathfinder` or the system's loader finds (a toolkit's, conda's).
+    """The NVRTC of this process: from the first package folder with one of the wheels, else the one that
+    `cuda.pathfinder` or the system's loader finds (of a toolkit or conda).
 
     Raises:
-        CompileError: there is none; says how to get it.
+        CompileError: there is none; the message says how to get it.
     """
     for folder in package_folders():
         for name in _IN_WHEELS:
@@ -160,6 +160,6 @@ def library() -> Library:
 def _loaded(find: Callable[[], str]) -> Library:
     try:
         return Library(find())
-    except (RuntimeError, OSError) as error:  # what `cuda.pathfinder` does not find is a RuntimeError
+    except (RuntimeError, OSError) as error:  # `cuda.pathfinder` raises RuntimeError if it finds nothing
         what = str(error).strip().partition("\n")[0] or repr(error)
         raise CompileError(f"the NVRTC library cannot be loaded ({what}): {HOW_TO_GET_IT}") from error

@@ -1,7 +1,7 @@
-"""Compiles CUDA source to a cubin with NVRTC, which comes from PyPI: no toolkit, no driver, no GPU.
+"""Compiles CUDA source to a cubin with NVRTC from PyPI. It needs no toolkit, driver or GPU.
 
-A cubin is asked for, not PTX: PTX would be finished by the driver, whose version nobody here has tested. The source
-includes no headers: <cuda/atomic> and cooperative groups cost 0.6 to 1.5 s of compile time each.
+It compiles to a cubin, not PTX: the driver would finish PTX, and its version is untested. The source includes no
+headers: <cuda/atomic> and cooperative groups cost 0.6 to 1.5 s of compile time each.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from vpps.kernel.diagnostics import quoted
 from vpps.kernel.libnvrtc import Form, library
 from vpps.kernel.resources import Resources, resources_of
 
-# -fmad=false: fused multiply-adds are explicit in the templates. The cpu and simt targets are compiled without
-# contraction too, so wherever sums run in the same order all targets give the same bits, whatever the compiler would
-# have fused. Never --use_fast_math (it flushes denormals), -G (arrays go to local memory) or --Ofast-compile (likewise,
-# and it changes later compilations of the process).
-# --device-as-default-execution-space: NVRTC 13.0 takes a generic lambda for a host function and rejects it; others give
-# the same code with and without.
+# -fmad=false: fused multiply-adds are explicit in the templates. The cpu and simt targets are also compiled without
+# contraction, so all targets give the same bits if sums have the same order. Never use --use_fast_math (it flushes
+# denormals), -G (arrays go to local memory) or --Ofast-compile (arrays go to local memory, and it changes later
+# compilations of the process).
+# --device-as-default-execution-space: NVRTC 13.0 rejects a generic lambda because it takes it for a host function.
+# Other versions give the same code with and without.
 OPTIONS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space", "--ptxas-options=-v")
 
 KERNEL = "vpps_kernel"
-"""Name of the function, `extern "C"`."""
+"""Name of the kernel, an `extern "C"` function."""
 
 _ARCH = re.compile(r"sm_(\d+)[af]?")
 _COMPLAINT = re.compile(r"^\S+\((\d+)\): (?:catastrophic |fatal |internal )?(error|warning)\b[^:]*: (.*)$")
@@ -39,10 +39,10 @@ class Cubin:
     """A compiled kernel, in the cache.
 
     Attributes:
-        path: the cubin, what the driver loads.
-        source: the CUDA source that it was made of.
-        resources: what it needs.
-        warnings: of the compiler, "line N: ...".
+        path: path of the cubin, which the driver loads.
+        source: path of its CUDA source.
+        resources: its resource usage.
+        warnings: compiler warnings, "line N: ...".
     """
 
     path: Path
@@ -52,12 +52,12 @@ class Cubin:
 
 
 def supported_archs() -> tuple[str, ...]:
-    """What the installed NVRTC compiles for, oldest first: ("sm_75", ...). Raises CompileError if there is none."""
+    """Architectures of the installed NVRTC, oldest first: ("sm_75", ...). Raises CompileError if there is no NVRTC."""
     return tuple(f"sm_{arch}" for arch in library().archs())
 
 
 def check_arch(arch: str) -> None:
-    """Raises CompileError: there is no NVRTC, or it does not compile for this architecture."""
+    """Raise CompileError if there is no NVRTC or it does not compile for this architecture."""
     known = supported_archs()
     base = arch.rstrip("af")
     if base in known:
@@ -73,19 +73,19 @@ def check_arch(arch: str) -> None:
 
 
 def compile_cubin(source: str, arch: str, cached_registers: int = 0) -> Cubin:
-    """The compiled kernel, from the cache if it is there (a few ms, and once 6 to ask NVRTC for its version).
+    """Compile a kernel, unless the cache has it (a few ms, and 6 ms once for NVRTC's version).
 
     Args:
         source: CUDA C++ that includes no headers.
         arch: "sm_75", "sm_90", "sm_90a" ...
-        cached_registers: how many registers per thread are said to hold weights or gradients; goes into `resources`.
+        cached_registers: registers per thread for weights or gradients; stored in `resources`.
 
     Raises:
-        CompileError: no NVRTC, one that does not know the architecture, one that rejects the source (the message shows
-            its first diagnostics with the lines of source around them), or a cache directory that cannot be used.
+        CompileError: there is no NVRTC, it does not know the architecture, it rejects the source (the message shows its
+            first diagnostics with the source lines around them), or no cache directory can be used.
     """
     options = _options_for(arch, "sm_")
-    known = ",".join(f.name for f in fields(Resources))  # what is kept beside the cubin
+    known = ",".join(f.name for f in fields(Resources))  # fields stored with the cubin
     key = key_of("nvrtc", source, shlex.join(options), library().identity, known)
 
     def build(text: Path, binary: Path) -> dict[str, Any]:
@@ -103,8 +103,8 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0) -> Cubin:
 
 
 def compile_ptx(source: str, arch: str) -> str:
-    """The intermediate code of a kernel, to be read: what runs is the cubin. Compiled anew every time. Raises
-    CompileError, as `compile_cubin` does."""
+    """PTX of a kernel, for readers; the GPU runs the cubin. It is compiled at each call. Raises CompileError as
+    `compile_cubin` does."""
     text, _, _ = _compile(source, _options_for(arch, "compute_"), arch, "PTX")
     return text.rstrip(b"\0").decode()
 
@@ -116,17 +116,17 @@ def _options_for(arch: str, prefix: str) -> tuple[str, ...]:
 
 
 def compiler_version() -> str:
-    """What compiles, by its own answer: "NVRTC 13.0". Raises CompileError if there is none."""
+    """Name and version that NVRTC reports: "NVRTC 13.0". Raises CompileError if there is no NVRTC."""
     return f"NVRTC {library_version()}"
 
 
 def library_version() -> str:
-    """Of NVRTC, by its own answer: "13.0". Raises CompileError if there is none."""
+    """Version that NVRTC reports: "13.0". Raises CompileError if there is no NVRTC."""
     return library().version
 
 
 def _compile(source: str, options: tuple[str, ...], arch: str, form: Form = "CUBIN") -> tuple[bytes, str, float]:
-    """The code in a form, log and seconds."""
+    """Compile; returns code, log and seconds."""
     nvrtc = library()
     check_arch(arch)
     start = time.perf_counter()
@@ -139,7 +139,7 @@ def _compile(source: str, options: tuple[str, ...], arch: str, form: Form = "CUB
 
 
 def _paragraphs(log: str) -> list[tuple[int, str, str]]:
-    """(line, "error" or "warning", message) of every diagnostic, without the compiler's echo of the source line."""
+    """Diagnostics as (line, "error" or "warning", message), without the compiler's echo of the source line."""
     found = []
     for paragraph in log.split("\n\n"):
         lines = paragraph.strip("\n").splitlines()

@@ -1,8 +1,7 @@
-"""Shared libraries that were compiled when vpps was installed, and lie in the package: `vpps/prebuilt/`.
+"""Finds shared libraries that were compiled when vpps was installed: `vpps/prebuilt/` in the package.
 
-`vpps/installation.py` puts them there. A file's name ends with a digest of all that the library was made of but its
-compiler, so that none is used beside sources that have changed since; those of several Pythons and machines may lie
-side by side in a checkout.
+`vpps/installation.py` puts them there. A file's name ends with a digest of all inputs except the compiler, so that a
+library is not used after its source has changed. A checkout may hold libraries for several Pythons and machines.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ FOLDER = Path(__file__).parents[1] / "prebuilt"
 
 @dataclass(frozen=True, slots=True)
 class HostLibrary:
-    """What a shared library for the host is made of.
+    """Inputs of a shared library for the host.
 
     Attributes:
-        name: its file's name begins with it; what it depends on besides source and flags is in here.
-        what: the source is, for messages.
+        name: start of its file name; it contains all dependencies besides source and flags.
+        what: name of the source, for messages.
         source: the whole text.
-        flags: of the compiler, as they are for g++.
-        label: what it is, for whoever looks at the cache.
-        headers: folders of headers that are not ours.
+        flags: compiler flags, in the spelling of g++.
+        label: its description in the cache.
+        headers: folders of third-party headers.
         target: zig's name of the platform to compile for, such as "aarch64-linux-gnu.2.17"; "": this one.
     """
 
@@ -43,7 +42,7 @@ class HostLibrary:
 
     @property
     def beginning(self) -> str:
-        """Of its file's name, which is the same whatever is changed in its source."""
+        """Start of its file name, which does not depend on its source."""
         return f"{self.name}-{self.target.partition('-')[0] or platform.machine()}-"
 
     @property
@@ -52,13 +51,13 @@ class HostLibrary:
 
 
 def find(library: HostLibrary) -> Path | None:
-    """Where a library is, if it was compiled when vpps was installed."""
+    """Path of a library that was compiled when vpps was installed; None if it was not."""
     path = FOLDER / library.file_name
     return path if path.is_file() else None
 
 
 def installed(library: HostLibrary) -> Path:
-    """Where a library is that is not compiled later. Raises CompileError: it is not there."""
+    """Path of a library that is only compiled at installation. Raises CompileError if it is missing."""
     path = find(library)
     if path is None:
         raise CompileError(

@@ -1,6 +1,6 @@
-"""Compilers as processes: each is ended, with what it has started, when nobody waits for it any more.
+"""Runs compilers as processes, and kills them when nobody waits for them any more.
 
-A compiler is a driver that starts others, so a group of processes is what has to end.
+A compiler driver starts other processes, so the whole process group is killed.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from collections.abc import Mapping, Sequence
 
 from vpps.errors import CompileError
 
-LIMIT = 900.0  # seconds; the longest compilations take a twelfth of that, on a busy machine
+LIMIT = 900.0  # seconds; 12 times the longest compilation on a busy machine
 _INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 NO_MORE = (errno.EAGAIN, errno.ENOMEM)
-"""Errors where the system starts no more processes."""
+"""Error numbers of a system that cannot start more processes."""
 
-# No locks: a fork may happen at any time, and each step here is atomic.
+# There is no lock, because a fork may happen at any time. Each step here is atomic.
 _running: weakref.WeakSet[subprocess.Popen[str]] = weakref.WeakSet()
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
-    """Run a compiler to its end.
+    """Run a compiler and wait for it.
 
     Returns:
-        Exit code, and what it says on standard error.
+        Exit code and standard error.
 
     Raises:
-        CompileError: it was interrupted, a signal of another kind ended it, or it took longer than `LIMIT`.
+        CompileError: the compiler was interrupted or killed by another signal, or took longer than `LIMIT`.
     """
     process = None
     try:
@@ -50,7 +50,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
         if error.errno in NO_MORE:
             raise CompileError(no_more(command[0], error.strerror)) from None
         raise
-    finally:  # after Ctrl-C, above all: a driver that is killed alone leaves the compiler that it has started
+    finally:  # mainly for Ctrl-C: a driver that dies alone leaves its compiler running
         if process is not None:
             _kill(process)
             process.wait()
@@ -65,22 +65,22 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
 
 
 def no_more(what: str, why: object) -> str:
-    """What to say, and to do, where the system starts no more threads or processes."""
+    """Message and remedy if the system cannot start more threads or processes."""
     return f"{what} cannot be started ({why}): raise the limits of processes and memory (ulimit -u, ulimit -v)"
 
 
 @atexit.register
 def _end() -> None:
-    """At the end of this process, while another thread compiles."""
+    """Kill the compilers of other threads when this process exits."""
     for process in list(_running):
         _kill(process)
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """With its group, unless it has ended."""
+    """Kill a process and its group, unless it has ended."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
-os.register_at_fork(after_in_child=_running.clear)  # compilers are the parent's
+os.register_at_fork(after_in_child=_running.clear)  # running compilers belong to the parent

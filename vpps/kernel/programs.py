@@ -1,7 +1,7 @@
-"""Programs and libraries that others have installed: where they are looked for.
+"""Finds installed programs and libraries, in trusted folders only.
 
-Never in the working directory or the script's, which Python and a PATH such as ":/usr/bin" put in front: what lies in a
-folder that somebody has downloaded would be executed.
+It never searches the folder of the script or the working directory, although Python and a PATH such as ":/usr/bin"
+put them first. Otherwise files in a downloaded folder would be executed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from vpps.config import search_path
 
 
 def package_folders() -> list[str]:
-    """Folders of sys.path where packages are installed: site-packages, those that PYTHONPATH names in full, and that of
-    NumPy. Others, such as the working directory and the script's, may hold files that somebody else has made."""
+    """Package folders in sys.path: site-packages, absolute folders of PYTHONPATH, and NumPy's folder. Others, such as
+    the working directory and the script's folder, may hold files of strangers."""
     named = [] if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "").split(os.pathsep)
     trusted = [folder for folder in named if os.path.isabs(folder)]
     trusted += [*site.getsitepackages(), str(Path(np.__file__).parents[1])]
@@ -31,25 +31,25 @@ def package_folders() -> list[str]:
 
 
 def which(name: str) -> str | None:
-    """The program of a name, in the folders of PATH that are named in full; of a path the same, absolute."""
+    """Path of a program. A bare name is searched in the absolute folders of PATH; a path is made absolute."""
     if os.path.dirname(name):
         return shutil.which(os.path.abspath(name))
     return shutil.which(name, path=absolute_path(search_path()))
 
 
 def absolute_path(path: str) -> str:
-    """A value of PATH or PYTHONPATH without what depends on the working directory."""
+    """A value of PATH or PYTHONPATH without relative folders."""
     return os.pathsep.join(filter(os.path.isabs, path.split(os.pathsep)))
 
 
 def environment() -> dict[str, str]:
-    """The environment of every process that vpps starts. It finds programs and modules as this process does."""
+    """The environment of every process that vpps starts. Such a process finds programs and modules as this one does."""
     found = {**os.environ, "PYTHONSAFEPATH": "1"}
     return found | {name: absolute_path(found[name]) for name in ("PATH", "PYTHONPATH") if name in found}
 
 
 def in_packages(paths: Iterable[Path]) -> Path | None:
-    """The first of these files that is there and lies in a folder of packages."""
+    """The first of these files that exists in a package folder; None if there is none."""
     folders = [os.path.abspath(folder) for folder in package_folders()]
     for path in paths:
         absolute = os.path.abspath(path)

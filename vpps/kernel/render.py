@@ -1,4 +1,4 @@
-"""Renders the kernel source, one text made of `templates/kernel.cu.j2` and what it includes, and cells' tails."""
+"""Renders kernel sources from `templates/kernel.cu.j2` and its headers, and libraries of cells' tails."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Tile:
 
     Attributes:
         isa: "avx512", "avx2", "neon" or "portable".
-        panel: rows of a packed panel; also the granule in which units are dealt to virtual processors.
+        panel: rows of a packed panel; units are dealt to virtual processors in multiples of it.
         vectors: vectors multiplied per pass; panel * vectors sums stay in registers.
         lanes: floats of a vector register.
     """
@@ -47,12 +47,12 @@ class Tile:
 
     @property
     def name(self) -> str:
-        """Such as "avx512-32x8": panel and vectors."""
+        """Instruction set, panel and vectors, such as "avx512-32x8"."""
         return f"{self.isa}-{self.panel}x{self.vectors}"
 
 
-# Measured on one core of Zen 5: smaller passes wait for loads, larger ones are faster for few numbers of vectors (9,
-# 17), which shows in no network. That of neon has not been measured; its sums stay in registers.
+# Measured on one core of Zen 5: smaller passes wait for loads. Larger passes are faster only for a few numbers of
+# vectors (9, 17), without effect in any network. The tile of neon has not been measured; its sums stay in registers.
 TILES: dict[str, Tile] = {
     t.isa: t
     for t in (Tile("avx512", 32, 8, 16), Tile("avx2", 16, 6, 8), Tile("neon", 16, 6, 4), Tile("portable", 8, 4, 4))
@@ -70,34 +70,34 @@ C_TYPES = {
 }
 
 HOST_HEADERS = ("host/prelude.h", "math.cuh", "script.cuh", "host/timeline.h")
-CUDA_HEADERS = ("cuda/ptx.cuh", "cuda/prelude.cuh", "math.cuh", "script.cuh")
-CUDA_SYNC = ("cuda/sync.cuh",)
-CUDA_TIMELINE = ("cuda/timeline.cuh",)
-TIMELINE_LINE = "VP_TIMELINE("  # begins a line that is left out of a GPU's kernel that records no timeline
+CUDA_HEADERS = ("cuda/ptx.cuh", "cuda/prelude.h", "math.cuh", "script.cuh")
+CUDA_SYNC = ("cuda/sync.h",)
+CUDA_TIMELINE = ("cuda/timeline.h",)
+TIMELINE_LINE = "VP_TIMELINE("  # start of lines that are removed from a GPU's kernel without a timeline
 
-ROUTINES = (  # of both
+ROUTINES = (  # for both
     "elementwise.cuh", "ops/elementwise.cuh", "ops/rowwise.cuh", "ops/lists.cuh", "random.cuh", "guard.cuh",
     "optimizers.cuh",
 )  # fmt: skip
 HOST_ROUTINES = ("host/sync.h", *ROUTINES, "host/dropout.h", "host/lanes.h")
-HOST_PAIRS = ("host/pairs.h",)  # where products round
+HOST_PAIRS = ("host/pairs.h",)  # only if products round
 HOST_MATRICES = ("host/products.cuh", "host/matrix.cuh", "host/matmul.cuh")
 CUDA_FRAGMENTS = "cuda/fragments.cuh"
-CUDA_DENSE = ("cuda/windows.cuh", "cuda/dense.cuh")  # where some matrices are in windows
-CUDA_PUBLISHED = "cuda/published.cuh"  # where weights are in slots
+CUDA_DENSE = ("cuda/windows.cuh", "cuda/dense.cuh")  # only if some matrices are in windows
+CUDA_PUBLISHED = "cuda/published.cuh"  # only if weights are in slots
 CUDA_ROUTINES = (
     *ROUTINES, "cuda/dropout.cuh", "cuda/held.cuh", CUDA_FRAGMENTS, *CUDA_DENSE, CUDA_PUBLISHED, "cuda/matrix.cuh",
     "cuda/tiles.cuh", "cuda/matmul.cuh",
 )  # fmt: skip
 HOST_TAILS = ("ops/elementwise.cuh", "tails.cuh", "host/tails.h")
 CUDA_TAILS = ("tails.cuh", "cuda/tails.cuh")
-# Of weights in a thread, up to which there is room to load all that a tail reads at once. With more, in the published
-# scheme, that spills, where loads before first uses do not.
+# Up to this many registers of weights per thread, a tail can load all its operands at once. With more, in the published
+# scheme, that spills; loads just before the first use do not.
 FEW_REGISTERS = 128
 
 
 def template_dir() -> Path:
-    """The templates: inside an installed package, or beside it in a checkout. Raises CompileError if in neither."""
+    """Folder of the templates: in an installed package, or next to it in a checkout. Raises CompileError if missing."""
     package = Path(__file__).parents[1]
     for folder in (package / "templates", package.parent / "templates"):
         if (folder / "kernel.cu.j2").is_file():
@@ -105,15 +105,20 @@ def template_dir() -> Path:
     raise CompileError(f"the kernel templates are missing from {package}; reinstall vpps")
 
 
+def header_text(name: str) -> str:
+    """Text of a header, without the lines by which editors and compilers read it alone."""
+    lines = (template_dir() / name).read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith(('#include "', "#pragma once"))).strip() + "\n"
+
+
 def _joined(names: tuple[str, ...], named: bool = False) -> str:
     if named:
         return "\n".join(f'#include "{name}"' for name in names) + "\n"
-    folder = template_dir()
-    return "\n".join(f"{(folder / n).read_text(encoding='utf-8').strip()}\n" for n in names)
+    return "\n".join(map(header_text, names))
 
 
 def _render(timeline: bool, template: str = "kernel.cu.j2", **values: Any) -> str:
-    """A template, filled in with what all targets have in common and the values given."""
+    """Render a template with the given values and the values that all targets share."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -135,6 +140,7 @@ def _render(timeline: bool, template: str = "kernel.cu.j2", **values: Any) -> st
         flags=Flag.__members__,
         first_sliced=FIRST_SLICED,
         hyper=HYPER,
+        uses=tuple(ViewUse),
         ctype=C_TYPES,
         **values,
     )
@@ -147,12 +153,12 @@ def _render(timeline: bool, template: str = "kernel.cu.j2", **values: Any) -> st
 def render_cpu(tile: Tile, named: bool = False, rounds: bool = False) -> str:
     """Source of the cpu target's kernel.
 
-    The kernel depends on the instruction set only: on a CPU the weights live in memory, so shapes come with the script
+    The kernel depends only on the instruction set: on a CPU the weights live in memory, so shapes come with the script
     and one binary serves every model.
 
     Args:
-        named: name the headers instead of putting their text in.
-        rounds: products may round what they multiply: a kernel of its own, as few need it.
+        named: write `#include` lines instead of the headers' text.
+        rounds: products may round their operands. This is a separate kernel, because few models need it.
     """
     return _render(
         True,
@@ -169,7 +175,6 @@ def render_cpu(tile: Tile, named: bool = False, rounds: bool = False) -> str:
         forms=FORMS,
         table=[i for i in TABLE if not i.on_chip],
         merged={},
-        uses=(),
         tails=(),
     )
 
@@ -184,13 +189,12 @@ def render_tails(tails: Sequence[Tail], tile: Tile) -> str:
         headers=_joined(HOST_HEADERS),
         routines=_joined(HOST_TAILS),
         forms={"Tail": FORMS["Tail"]},
-        uses=tuple(ViewUse),
         tails=sorted(tails, key=lambda t: t.number),
         lines_of=partial(lines_of, loads_first=False),
     )
 
 
-_ROUNDS = {"VP_ROUNDS": (1, "products round what they multiply, where an instruction says so; undefined: never")}
+_ROUNDS = {"VP_ROUNDS": (1, "products round their operands if an instruction has the flag; undefined: never")}
 
 
 def _configuration(tile: Tile) -> dict[str, tuple[int, str]]:
@@ -204,10 +208,10 @@ def _configuration(tile: Tile) -> dict[str, tuple[int, str]]:
 
 @lru_cache(maxsize=64)
 def render_cuda(spec: KernelSpec, named: bool = False) -> str:
-    """Source of a cuda (and simt) kernel, for the instructions that a model needs and for where its weights are.
+    """Source of a cuda (or simt) kernel, for the instructions that a model needs and the places of its weights.
 
     Args:
-        named: name the headers instead of putting their text in: what is left is what depends on the model.
+        named: write `#include` lines instead of the headers' text; the rest is the part that depends on the model.
     """
     chip = spec.chip
     table = [i for i in TABLE if i.name in spec.instructions or i.name in ALWAYS]
@@ -216,39 +220,39 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
     configuration = {
         "VP_PANEL": (1, "units are dealt one by one"),
         "VP_TILE_COLUMNS": (TILE_COLUMNS, "columns of a tile of a matrix in memory"),
-        "VP_SCRIPT_WORDS": (SCRIPT_WORDS, "of the script are in shared memory at a time"),
-        "VP_GROUPS": (chip.groups, "of virtual processors, as many in each"),
-        "VP_COUNT": (chip.vps, "virtual processors; 0: any number, as the launch says"),
-        "VP_SLOTS": (len(chip.slots), "that hold weights in registers"),
+        "VP_SCRIPT_WORDS": (SCRIPT_WORDS, "words of the script in shared memory at a time"),
+        "VP_GROUPS": (chip.groups, "groups of virtual processors, of equal size"),
+        "VP_COUNT": (chip.vps, "virtual processors; 0: any number, given by the launch"),
+        "VP_SLOTS": (len(chip.slots), "slots of weights in registers"),
         "VP_CACHED": (chip.registers, "words of weights in the registers of every thread"),
         "VP_TILE": (chip.tile, "vectors that a thread multiplies by a slot at a time"),
-        "VP_STAGE": (chip.stage, "floats from such a vector in shared memory to the next"),
+        "VP_STAGE": (chip.stage, "stride in floats of such vectors in shared memory"),
         "VP_STAGED": (chip.staged, "floats of shared memory for vectors"),
         "VP_SUMS": (chip.sums, "floats of partial sums"),
-        "VP_RESULTS": (chip.results, "floats of products that wait for a tail"),
-        "VP_HOMES": (len(chip.homes), "matrices that registers hold until a window takes them"),
-        "VP_CHANGING_WINDOWS": (int(chip.changes_windows), "windows have one matrix, or chunk of one, after the other"),
-        "VP_WINDOWS_OF_CHUNKS": (int(chip.has_chunks), "some have room for a chunk of their matrix"),
-        "VP_FRAGMENTS": (int(chip.has_fragments), "tensor cores multiply by some of them"),
-        "VP_WINDOWS_AT": (chip.windows_at, "floats of shared memory in front of the windows"),
-        "VP_WINDOW_FLOATS": (chip.window_floats, "of all windows"),
-        "VP_PRODUCT_TILES": (len(chip.product_tiles), "shapes of what a warp computes of products with them"),
-        "VP_MOST_VECTORS": (chip.most_vectors, "that are multiplied by a matrix in a window at a time"),
-        "VP_CHUNKS": (chip.chunk_floats, "floats of shared memory for chunks of vectors that are multiplied by them"),
-        "VP_CHUNK_COLUMNS": (chip.chunk_columns, "of a chunk"),
-        "VP_PLACES": (PLACES, "of segments of vectors that are looked up together"),
-        "VP_GRADIENT_ROWS": (GRADIENT_ROWS, "of a tile of a gradient, VP_TILE_COLUMNS columns wide"),
-        "VP_GRADIENT_VERTICES": (chip.gradient_vertices, "that are brought together to add up gradients"),
-        "VP_SEGMENT": (SEGMENT, "vertices for which a gradient's sum has one more segment"),
-        "VP_MOST_SEGMENTS": (MOST_SEGMENTS, "of such segments"),
+        "VP_RESULTS": (chip.results, "floats for results of products with a chained tail"),
+        "VP_HOMES": (len(chip.homes), "matrices in registers that a product copies to a window"),
+        "VP_CHANGING_WINDOWS": (int(chip.changes_windows), "1: the content of windows changes during a launch"),
+        "VP_WINDOWS_OF_CHUNKS": (int(chip.has_chunks), "1: some windows hold only a chunk of their matrix"),
+        "VP_FRAGMENTS": (int(chip.has_fragments), "1: tensor cores multiply some windows"),
+        "VP_WINDOWS_AT": (chip.windows_at, "floats of shared memory before the windows"),
+        "VP_WINDOW_FLOATS": (chip.window_floats, "floats of all windows"),
+        "VP_PRODUCT_TILES": (len(chip.product_tiles), "shapes of a warp's tile of a product with a window"),
+        "VP_MOST_VECTORS": (chip.most_vectors, "maximum vectors that a window multiplies at a time"),
+        "VP_CHUNKS": (chip.chunk_floats, "floats of shared memory for the vectors of such products"),
+        "VP_CHUNK_COLUMNS": (chip.chunk_columns, "columns of a chunk of vectors"),
+        "VP_PLACES": (PLACES, "segment addresses of vectors that are looked up together"),
+        "VP_GRADIENT_ROWS": (GRADIENT_ROWS, "rows of a gradient's tile, VP_TILE_COLUMNS columns wide"),
+        "VP_GRADIENT_VERTICES": (chip.gradient_vertices, "vertices per step of a gradient sum"),
+        "VP_SEGMENT": (SEGMENT, "a gradient sum has one segment per so many vertices"),
+        "VP_MOST_SEGMENTS": (MOST_SEGMENTS, "maximum number of segments"),
         "VP_SHARED_TILES": (SHARED_TILES, "partial tiles of a gradient in memory; with more, segments are not divided"),
-        "VP_TURNS": (int(bool(chip.slots)), "rows of matrices are dealt in turns, not by parts"),
+        "VP_TURNS": (int(bool(chip.slots)), "1: rows of matrices are dealt in turns, not by parts"),
     }
     if spec.rounds:
         configuration |= _ROUNDS
     if spec.tails:
-        configuration["VP_MOST_SUMS"] = max(t.sums for t in spec.tails), "of listed rows, that a tail begins with"
-    configuration["VP_CHAINS"] = int(any(t.is_chained for t in spec.tails)), "tails take the results of products"
+        configuration["VP_MOST_SUMS"] = max(t.sums for t in spec.tails), "maximum sums of listed rows in a tail"
+    configuration["VP_CHAINS"] = int(any(t.is_chained for t in spec.tails)), "1: some tails are chained to products"
     routines = CUDA_SYNC + (CUDA_TIMELINE if spec.timeline else ())
     without = {
         *((CUDA_FRAGMENTS,) * (not chip.has_fragments)),
@@ -269,18 +273,17 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         enter="Vp vp;\n    if (!enter(vp, launch)) return;",
         recorded="vp, launch",
         machine="",
-        # Headers take all forms. Where they are only named, those of other models' instructions say nothing.
+        # Headers need all forms. Without their text, only the forms of this model's instructions matter to a reader.
         forms={form: FORMS[form] for form in FORMS if not named or form in used},
         table=table,
-        # One loop for all elementwise ops with as many operands: code is scarce, and a branch that all take is cheap.
+        # Elementwise ops with equally many operands share a loop: code space is scarce, and a uniform branch is cheap.
         merged={form: [i for i in table if i.form == form] for form in maps},
-        uses=tuple(ViewUse) if spec.tails else (),
         tails=sorted(spec.tails, key=lambda t: t.number),
         lines_of=partial(lines_of, loads_first=chip.registers <= FEW_REGISTERS),
     )
 
 
-# ---- the text of tails: each value of a program is a constant of a C++ function, each step a call of device code
+# ---- source of tails: each value of a program is a constant in a C++ function, each step a call of device code
 
 _LOADS = {  # members of Unit
     Load.UNIT: "load",
@@ -292,11 +295,11 @@ _LOADS = {  # members of Unit
 
 
 def lines_of(tail: Tail, loads_first: bool) -> Iterator[str]:
-    """Body of `unit` (templates/tails.j2): what is stored is stored as soon as it is known, and need not stay in a
+    """Lines of the body of `unit` (templates/tails.j2). It stores a result as soon as it is computed, which frees a
     register.
 
     Args:
-        loads_first: everything is loaded at the beginning, in flight together; else each value just before its first
+        loads_first: all loads come first and are in flight together; else each value is loaded just before its first
             use, which takes fewer registers.
     """
     known: set[int] = set()

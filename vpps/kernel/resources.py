@@ -1,6 +1,6 @@
-"""What a compiled CUDA kernel needs of a multiprocessor: registers, stack, spills, shared memory, code.
+"""Resource usage of a compiled CUDA kernel: registers, stack, spills, shared memory, code.
 
-The size of the code is that of the cubin, an ELF file. All else is in the report that ptxas writes with option -v.
+The code size comes from the cubin, an ELF file. All else is in the report that ptxas writes with option -v.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class Resources:
 
     Attributes:
         registers: 32-bit registers per thread.
-        stack: bytes of local memory per thread, called functions included; arrays indexed at run time live there.
-        spill_stores: bytes of the instructions that move registers to the stack, for want of registers.
-        spill_loads: bytes of those that fetch them again.
-        shared_bytes: static shared memory per block; what a launch asks for dynamically comes on top.
-        code_bytes: machine code, called functions included.
-        cached_registers: registers per thread that the renderer says hold weights or gradients.
-        compile_seconds: wall time of the compiler, its loading not included.
-        compiler: by its own answer, such as "NVRTC 13.0".
+        stack: bytes of local memory per thread, including called functions; arrays indexed at run time live there.
+        spill_stores: bytes that spills store to the stack.
+        spill_loads: bytes that spills load again.
+        shared_bytes: static shared memory per block; a launch's dynamic shared memory comes on top.
+        code_bytes: bytes of machine code, including called functions.
+        cached_registers: registers per thread that the renderer gives to weights or gradients.
+        compile_seconds: wall time of the compiler, without loading it.
+        compiler: name and version that the compiler reports, such as "NVRTC 13.0".
     """
 
     registers: int
@@ -44,7 +44,7 @@ class Resources:
 
 _EXECUTABLE = 0x4  # SHF_EXECINSTR
 _USED = re.compile(r"Used (\d+) registers.*")
-_STACK = re.compile(r"(\d+) bytes (?:stack frame|cumulative stack size)")  # of a function; with what the kernel calls
+_STACK = re.compile(r"(\d+) bytes (?:stack frame|cumulative stack size)")  # without; with called functions
 _SHARED = re.compile(r"(\d+) bytes smem")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 
@@ -56,7 +56,7 @@ class Kernel(NamedTuple):
         source: its text.
         binary: path of the cubin, or of a library for the emulator.
         shared_bytes: dynamic shared memory of a block.
-        resources: registers, code size, ...; None of a library
+        resources: registers, code size, ...; None for a library.
     """
 
     source: str
@@ -68,14 +68,14 @@ class Kernel(NamedTuple):
 def resources_of(
     image: bytes, name: str, report: str, cached_registers: int, compile_seconds: float, compiler: str
 ) -> Resources:
-    """Resources of a kernel, by its cubin.
+    """Resources of a kernel, from its cubin.
 
     Args:
-        name: of the kernel, an `extern "C"` function.
-        report: what ptxas wrote with option -v.
+        name: name of the kernel, an `extern "C"` function.
+        report: output of ptxas with option -v.
 
     Raises:
-        CompileError: the cubin has no such kernel, or cubin or report are not of a form known here.
+        CompileError: the cubin has no such kernel, or the format of the cubin or report is unknown.
     """
     try:
         sections = list(_sections(image))
@@ -108,10 +108,10 @@ def resources_of(
 
 
 def check_resources(resources: Resources) -> None:
-    """Refuse a kernel that does not keep in registers what it is said to keep there.
+    """Reject a kernel that does not keep its weights in registers.
 
     Raises:
-        SpillError: it spills or has a stack; with advice.
+        SpillError: the kernel spills or has a stack; the message names remedies.
     """
     found = []
     if resources.spill_stores or resources.spill_loads:
@@ -127,7 +127,7 @@ def check_resources(resources: Resources) -> None:
 
 
 def _sections(image: bytes) -> Iterator[tuple[str, int, int]]:
-    """(name, flags, size) of sections of a 64-bit ELF file (System V ABI, chapter 4: ELF header, section header)."""
+    """Sections of a 64-bit ELF file as (name, flags, size) (System V ABI, chapter 4: ELF header, section header)."""
     if image[:6] != b"\x7fELF\x02\x01":
         raise ValueError("no 64-bit little-endian ELF file")
     (table,) = struct.unpack_from("<Q", image, 0x28)

@@ -1,5 +1,5 @@
-// What a library of ours needs of the C++ runtime where none is linked (ziglang.py): memory, and how to end where there is
-// none left. All of it is the library's own; no other library sees it.
+// Minimal C++ runtime for libraries that link none (ziglang.py): memory allocation, and abort if there is none left.
+// All symbols are hidden from other libraries.
 #include <cstdio>
 #include <cstdlib>
 #include <new>
@@ -25,18 +25,18 @@ OURS void operator delete(void* memory, std::size_t) noexcept { std::free(memory
 OURS void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 OURS const std::nothrow_t std::nothrow{};
 
-// Which library it is whose objects are destroyed when it goes.
+// Identifies this library to the C library, which destroys its objects at unload.
 extern "C" {
 OURS extern void* __dso_handle;
 void* __dso_handle = &__dso_handle;
 }
 
-#if defined(VPPS_STRINGS)  // libc++ has them compiled
+#if defined(VPPS_STRINGS)  // libc++ has these instances in its binary
 #include <string>
 template class std::basic_string<char>;
 #endif
 
-// libc++ calls it where it would throw.
+// libc++ calls this function instead of a throw.
 _LIBCPP_BEGIN_NAMESPACE_STD
 [[noreturn]] OURS void __libcpp_verbose_abort(const char* format, ...) noexcept
 {

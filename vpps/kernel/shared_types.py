@@ -1,6 +1,6 @@
-"""What Python shares with compiled code, as C++ declarations: enums, structs, constants and functions.
+"""Generates C++ declarations of enums, structs, constants and functions that Python shares with compiled code.
 
-Numbers are spelled as in the C++ sources: `i64`, `u64`, `double`.
+C++ sources name the numeric types `i64`, `u64` and `double`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 S = TypeVar("S", bound=Structure)
 
-# Ints of the fields of records.
+# Integer types for fields of records.
 I64 = Annotated[int, "i64"]
 I32 = Annotated[int, "i32"]
 U32 = Annotated[int, "u32"]
@@ -25,10 +25,10 @@ _PROTOTYPE = re.compile(r"(?P<returns>\w+\*?) (?P<name>\w+)\((?P<takes>.*)\)")
 
 
 def fields(ints: str = "", words: str = "", floats: str = "") -> Callable[[type[S]], type[S]]:
-    """Give a struct its fields, eight bytes each; addresses of arrays are numbers, too.
+    """Class decorator that gives a struct its fields, eight bytes each. Addresses of arrays are numbers, too.
 
     Args:
-        ints, words, floats: names of those that are signed, of those that are not, and of the doubles, in this order.
+        ints, words, floats: names of the signed ints, the unsigned ints and the doubles, in this order.
     """
 
     def give(struct: type[S]) -> type[S]:
@@ -40,23 +40,23 @@ def fields(ints: str = "", words: str = "", floats: str = "") -> Callable[[type[
 
 
 def numbers(struct: Structure) -> list[int]:
-    """The fields of a struct of ints, in their order."""
+    """The fields of a struct of ints, in order."""
     return [getattr(struct, name) for name, *_ in struct._fields_]
 
 
 def address(array: Any) -> int:
-    """Of the first element of an array that may be written to and lies in one piece; a seventh of what NumPy takes."""
+    """Address of the first element of a writable, contiguous array; seven times faster than NumPy."""
     return ctypes.addressof(ctypes.c_char.from_buffer(array))
 
 
 def enum(defined: type[IntEnum]) -> str:
-    """An enum with the same numbers."""
+    """A C++ enum with the same numbers."""
     members = ", ".join(f"{member.name} = {member.value}" for member in defined)
     return f"enum class {defined.__name__} : i64 {{ {members} }};\n"
 
 
 def struct(defined: type[Structure]) -> str:
-    """A struct with the same fields, which the compiler checks to lie where they do in Python."""
+    """A C++ struct with the same fields; the compiler checks that offsets equal those in Python."""
     name = defined.__name__
     members: list[tuple[str, Any]] = [member[:2] for member in defined._fields_]
     lines = [f"    {_SPELLED[kind]} {field};\n" for field, kind in members]
@@ -68,8 +68,8 @@ def struct(defined: type[Structure]) -> str:
 
 
 def record(defined: type) -> str:
-    """A struct for a NamedTuple, without the "Record" of its name, that reads itself from a stream of ints (`taken`, in
-    planner/native/numbers.h)."""
+    """A C++ struct for a NamedTuple, named without "Record". Its constructor reads it from a stream of ints (`taken`,
+    in planner/native/numbers.h)."""
     name = defined.__name__.removesuffix("Record")
     members = {field: _spelled(hint) for field, hint in get_type_hints(defined, include_extras=True).items()}
     lines = [f"    {kind} {field};\n" for field, kind in members.items()]
@@ -86,17 +86,17 @@ def _spelled(hint: Any) -> str:
 
 
 def constants(values: Mapping[str, int]) -> str:
-    """Numbers by their names."""
+    """C++ constants for numbers by their names."""
     return "".join(f"constexpr i64 {name} = {int(value)};\n" for name, value in values.items())
 
 
 def declarations(prototypes: Iterable[str]) -> str:
-    """Exported functions. One that is defined with other types is an error of the compiler's."""
+    """C++ declarations of exported functions, so that a definition with other types is a compile error."""
     return "".join(f"EXPORT {prototype};\n" for prototype in prototypes)
 
 
 def bind(library: ctypes.CDLL, prototypes: Iterable[str]) -> None:
-    """Tell ctypes what the functions of a library take and return."""
+    """Set the ctypes argument and result types of a library's functions."""
     for prototype in prototypes:
         found = _PROTOTYPE.fullmatch(prototype)
         assert found is not None, prototype

@@ -1,4 +1,4 @@
-"""What a kernel that is specialised to a model must be able to do."""
+"""Specification of a kernel that is specialised to a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vpps.targets import TARGETS
 
 
 def check_numbers(tails: Iterable[Tail]) -> None:
-    """Raise CompileError where two tails have one number: one chance in 100 000 for a model of 300 of them."""
+    """Raise CompileError if two tails share a number. The probability is 1 in 100 000 for a model with 300 tails."""
     by_number: dict[int, Tail] = {}
     for tail in tails:
         if by_number.setdefault(tail.number, tail) != tail:
@@ -24,14 +24,14 @@ def check_numbers(tails: Iterable[Tail]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """What the source of a cuda or simt kernel depends on. On cpu, where one kernel serves all models, tails count.
+    """Inputs of the source of a cuda or simt kernel. On cpu one kernel serves all models, so only tails matter.
 
     Attributes:
-        instructions: names in the instruction table that it must know; it refuses others.
-        chip: which weights the virtual processors hold, and where.
-        tails: programs that it must have code for.
-        rounds: whether products may round what they read from memory.
-        timeline: whether it records what every virtual processor does when (runtime/stamps.py); machines see to that.
+        instructions: names of the instructions that it supports; it rejects others.
+        chip: the weights that the virtual processors hold, and their places.
+        tails: programs of tails.
+        rounds: True if products may round operands from memory.
+        timeline: True if it records a timeline (runtime/stamps.py); set by the machines in vpps/runtime.
     """
 
     instructions: frozenset[str]
@@ -44,24 +44,24 @@ class KernelSpec:
         check_numbers(self.tails)
 
     def of(self, vps: int) -> KernelSpec:
-        """The same for one number of virtual processors: divisions by it are then multiplications."""
+        """A copy for a fixed number of virtual processors, by which the compiler divides with multiplications."""
         return replace(self, chip=replace(self.chip, vps=vps))
 
     def made_for(self, target: str, vps: int) -> KernelSpec:
-        """As a target has it compiled."""
+        """The specification that a target compiles: with `vps` fixed if the target requires that."""
         return self.of(vps) if TARGETS[target].fixed_vps else self
 
     def recording(self, timeline: bool) -> KernelSpec:
-        """The same, for a kernel that records a timeline or none."""
+        """A copy with or without a timeline."""
         return replace(self, timeline=timeline)
 
     def joined(self, other: KernelSpec) -> KernelSpec:
-        """A kernel for the other one that, if it holds the same weights, can still do what this one can."""
+        """The other kernel, with this one's instructions and tails added if both hold the same weights."""
         if self.chip != other.chip:
             return other
         return replace(other, instructions=self.instructions | other.instructions, tails=self.tails | other.tails)
 
     def covers(self, other: KernelSpec) -> bool:
-        """Whether a kernel made for this one can run what was made for the other."""
+        """True if a kernel of this specification can run the scripts of the other."""
         alike = self.chip == other.chip and self.rounds == other.rounds
         return alike and self.instructions >= other.instructions and self.tails >= other.tails

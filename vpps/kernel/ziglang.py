@@ -1,9 +1,9 @@
 """The C++ compiler of the `ziglang` package: clang and all headers, from PyPI, for machines that have no compiler.
 
-`zig c++` brings the sources of its libraries, not the libraries, and compiles them when something is first linked: two
-minutes of processor time for libc++ alone. Ours need none of that. They include headers only, are compiled without
-exceptions and linked with nothing but the C library that this process has open and the few functions of `runtime.h`,
-so that the first kernel takes no longer than any other, and leave nothing in zig's own cache. Bits are those of g++.
+`zig c++` ships its libraries as sources and compiles them at the first link: two minutes of processor time for libc++
+alone. Our libraries avoid that. They only include headers and have no exceptions. They link with the C library that
+this process has loaded, and with the few functions of `runtime.h`. So the first kernel takes no longer than any other,
+and zig's own cache stays empty. Results have the same bits as with g++.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from pathlib import Path
 
 from vpps.kernel.programs import in_packages, package_folders
 
-# Zig's clang compiles for the processor that it runs on; the others' default is what every processor has.
-# Where nothing is optimised (-O0) zig adds checks whose library nobody links.
+# Zig's clang compiles for this processor by default; other compilers for the architecture's baseline. At -O0 zig adds
+# checks that need a library.
 DEFAULTS = ("-mcpu=baseline", "-fno-sanitize=undefined")
 COMPILE_FLAGS = ("-fno-exceptions", "-fvisibility-global-new-delete=force-hidden", "-g0")
-LINK_FLAGS = ("-O2", "-shared", "-Wl,-s")  # unless it optimises zig links its checks, compiled first
+LINK_FLAGS = ("-O2", "-shared", "-Wl,-s")  # without -O zig compiles and links its checks
 RUNTIME = Path(__file__).with_name("runtime.h")
-RUNTIME_FLAGS = ("-include", str(RUNTIME))  # of one source of each library
+RUNTIME_FLAGS = ("-include", str(RUNTIME))  # for one source of each library
 
 
 @cache
 def installed() -> tuple[str, ...] | None:
-    """The command of the package's compiler; None where the package is not installed."""
+    """The command of the package's compiler; None if the package is not installed."""
     program = in_packages(Path(folder, "ziglang", "zig") for folder in package_folders())
     return (str(program), "c++") if program else None
 
 
 def is_zig(command: Sequence[str]) -> bool:
-    """Whether a command is zig's compiler: `zig c++`, or `python -m ziglang c++`."""
+    """True if a command is zig's compiler: `zig c++`, or `python -m ziglang c++`."""
     return len(command) > 1 and command[-1] == "c++" and Path(command[-2]).name in ("zig", "ziglang")
 
 
 def environment(scratch: Path) -> dict[str, str]:
-    """What zig reads from the environment, so that it writes to a folder of ours, which is removed afterwards."""
+    """Environment variables that make zig write to a scratch folder, which the caller removes."""
     return {"ZIG_GLOBAL_CACHE_DIR": str(scratch), "ZIG_LOCAL_CACHE_DIR": str(scratch)}
 
 
 def c_library() -> Path | None:
-    """The C library that this process has open; None where that cannot be told."""
+    """The C library that this process has loaded; None if it cannot be found."""
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -51,19 +51,19 @@ def c_library() -> Path | None:
 
 
 def compile_flags(flags: Sequence[str]) -> list[str]:
-    """The flags, as they are for g++, of a compilation to an object file, but for `-c`."""
+    """Flags to compile an object file, without `-c`. `flags` are those for g++."""
     return [*DEFAULTS, *(f for f in flags if f != "-shared"), *COMPILE_FLAGS]
 
 
 def link_flags(target: str = "") -> list[str]:
-    """What comes behind the object files of a shared library, for a platform that zig names so; "": this one."""
+    """Flags that follow the object files of a shared library. `target`: zig's name of a platform; "": this one."""
     libc = None if target else c_library()
     return [*LINK_FLAGS, *(["-nostdlib", str(libc)] if libc else ["-nostdlib++"])]
 
 
 def steps(command: Sequence[str], flags: Sequence[str], text: Path, binary: Path, target: str = "") -> list[list[str]]:
-    """The commands that make a shared library of a source, one after the other; what they make on the way lies beside
-    it. Flags are as for g++, the target as of `link_flags`."""
+    """Commands that build a shared library from a source, in order. Intermediate files are next to `binary`. `flags`
+    are those for g++; `target`: see `link_flags`."""
     compiled = str(binary.with_suffix(".o"))
     command = [*command, *(["-target", target] if target else [])]
     return [
@@ -73,5 +73,5 @@ def steps(command: Sequence[str], flags: Sequence[str], text: Path, binary: Path
 
 
 def identity() -> str:
-    """What a library depends on besides source, flags and compiler."""
+    """Text of a library's inputs besides source, flags and compiler; part of the cache key."""
     return "\n".join([RUNTIME.read_text(encoding="utf-8"), *DEFAULTS, *COMPILE_FLAGS, *LINK_FLAGS])

@@ -1,16 +1,16 @@
-"""Where parameters lie, once per model: in the pool, and on a GPU on the chip (`onchip/`).
+"""Assigns memory to parameters, once per model: in the pool, and for a GPU on the chip (`onchip/`).
 
-There is one pool of float32, addressed by 32-bit element offsets. First come constants and loss slots, then the
-parameters (packed weights, packed transposes, gradients, moments, averages: `distribution.py`), then the batch's slabs,
-laid out anew for each plan. It grows by itself up to `pool_limit`. A matrix is packed by panels of rows, which fill the
-lanes of vector registers; every row's sum runs over the columns in order. The optimizer updates the packed transpose
-with it.
+There is one pool of float32, addressed by 32-bit element offsets. It starts with constants and loss slots, followed by
+the parameters (packed weights, packed transposes, gradients, moments, averages: `distribution.py`). The batch's slabs
+come last, with a new layout for each plan. The pool grows automatically up to `pool_limit`. A matrix is packed in
+panels of rows, which fill the lanes of vector registers; every row's sum runs over the columns in order. The optimizer
+updates weights and packed transpose together.
 
-Master copies of matrices that the chip holds lie row after row, so that every owner's load is contiguous; a step writes
-the new weight there and into the transpose.
+Master copies of matrices on the chip are row-major, so that every owner's load is contiguous. A step writes the new
+weight there and into the transpose.
 
-`update.py` says what the end of a launch does. Accumulated gradients stay in the gradient areas (tables get one when
-first needed); planner and verifier are told which hold something, and a held row is one more entry of the sums, so
-clipping and update see the total. Averages of the weights move inside the update instruction; rows of tables that
-updates pass by are caught up by decay^k, a factor per used row that comes with the script.
+`update.py` describes the end of a launch. Accumulated gradients stay in the gradient areas (tables get one when first
+needed). The planner and the verifier know which areas hold a gradient, and a held row is one more term of the sums, so
+that clipping and update see the total. The update instruction also updates averages of the weights. Table rows that
+earlier updates skipped are caught up by decay^k; the script has this factor for each used row.
 """

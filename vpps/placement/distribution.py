@@ -1,7 +1,7 @@
-"""Where parameters live in the pool: packed weights, their transposes, gradients and moments.
+"""Assigns pool addresses to parameters: packed weights, their transposes, gradients and moments.
 
-On a CPU every virtual processor sees all of memory; ownership only says who computes and updates what. A matrix of
-shape (R, C) is packed as [panel][column][PANEL rows], the last panel padded with zeros; so is its transpose.
+On a CPU every virtual processor sees all of memory; ownership only divides computation and updates. A matrix of shape
+(R, C) is packed as [panel][column][PANEL rows], with the last panel padded with zeros. Its transpose is packed, too.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from vpps.script.wellformed import MatrixWords
 ALIGN = 64 // WORD_BYTES  # one cache line
 
 CACHED_COLUMNS = 128
-"""Columns of a panel that are unpacked at a time: every row reads all of their cache lines, which stay in L1."""
+"""Columns of a panel that are unpacked at a time: every row reads all their cache lines, so these must fit into L1."""
 
 # The first floats of the pool are constants and results.
 ZERO = 0
 ONE = 1
-LOSS_SLOTS = 2  # and 3: by parity of the launch
-LEFT_OUT = 2  # floats behind the loss: whether the launch has left its step out
+LOSS_SLOTS = 2  # addresses 2 and 3: by parity of the launch
+LEFT_OUT = 2  # offset from the loss of the word that tells that the launch skipped its step
 FIRST_FREE = ALIGN
 
 
@@ -43,11 +43,11 @@ def aligned(address: int) -> int:
 
 
 class Pool(Protocol):
-    """Floats that kernels work on. Where they are in the memory of a device, reading copies them."""
+    """The floats of kernels. If they are in a device's memory, a read copies them."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         ...
 
     def __len__(self) -> int: ...
@@ -66,17 +66,17 @@ class ParameterPlace:
 
     Attributes:
         weights: its values; packed panels for a matrix, rows for a table.
-        transposed: packed transpose of a matrix, else 0; of a member of a stack, where the stack's begins.
-        rounded: of a matrix that products read in bf16 from memory, its packed pairs, else 0; its transpose lies right
-            behind them, and in pairs, too.
-        gradient: laid out like the weights; of a table only where gradients accumulate, else 0: a batch's gradient of
-            it is sparse and lives with the batch.
-        moments: laid out like the weights, one per moment of the optimizer.
-        average: laid out like the weights; 0 where none is made.
+        transposed: packed transpose of a matrix, else 0; for a member of a stack, the start of the stack's transpose.
+        rounded: packed bf16 pairs of a matrix that products read in bf16 from memory, else 0. The transpose follows
+            them, also in pairs.
+        gradient: gradient with the layout of the weights. A table has one only if gradients accumulate, else 0: a
+            batch's gradient is sparse and is stored with the batch.
+        moments: one address per moment of the optimizer, with the layout of the weights.
+        average: moving average with the layout of the weights; 0 if there is none.
         floats: number of floats of each of them.
-        on_chip: how the chip holds the matrix during a launch; None: not at all, and nothing else is special about it.
-        precision: of products with it.
-        tiled: its gradient is summed up in tiles, in memory.
+        on_chip: how the chip holds the matrix during a launch; None if it does not.
+        precision: precision of products with it.
+        tiled: True if its gradient is summed in tiles, in memory.
     """
 
     weights: int
@@ -92,18 +92,18 @@ class ParameterPlace:
 
     @property
     def bytes(self) -> int:
-        """Of each of them."""
+        """Bytes of each of them."""
         return self.floats * WORD_BYTES
 
     @property
     def rounds(self) -> Flag:
-        """Flags of the instructions that multiply by it, or make its gradient."""
+        """Flags for instructions that multiply it or compute its gradient."""
         flag = _ROUNDS.get(self.precision.name, NO_FLAGS)
         return flag | Flag.PAIRS if self.rounded else flag
 
     @property
     def factor(self) -> int:
-        """Where products find the weights."""
+        """Address from which products read the weights."""
         return self.rounded or self.weights
 
 
@@ -112,13 +112,13 @@ _ROUNDS = {"bf16": Flag.BF16, "tf32": Flag.TF32}
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """How the rows of a matrix on the chip are dealt to virtual processors.
+    """Division of the rows of a matrix on the chip among virtual processors.
 
     Attributes:
-        number: of the matrix among those on the chip, from 1.
-        parts: each owns the same units of every one of so many equal parts.
-        turn: or so many rows, one virtual processor after the other; 0: by parts.
-        first: who begins the turns.
+        number: number of the matrix among those on the chip, from 1.
+        parts: number of equal parts; each virtual processor owns the same units of every part.
+        turn: rows per turn if rows are dealt round-robin; 0: by parts.
+        first: virtual processor of the first turn.
     """
 
     number: int
@@ -133,7 +133,7 @@ class Partition:
 
     @property
     def flags(self) -> Flag:
-        """The flags of an instruction that is dealt so."""
+        """Flags for an instruction with this division."""
         return Flag.TURNS if self.turn else NO_FLAGS
 
 
@@ -142,9 +142,9 @@ class OnChipPlace:
     """A matrix that virtual processors hold on the chip.
 
     Attributes:
-        rows: how it is dealt; None: it is in memory, at most its transpose is on the chip.
-        transposed: how its transpose is, where that is held as well; else it is in memory, or
-        atomic: transposed products are made from the rows of the matrix itself, with atomic additions.
+        rows: division of its rows; None if the matrix is in memory and only its transpose is on the chip.
+        transposed: division of the transpose's rows; None if the transpose is not on the chip.
+        atomic: True if transposed products use the rows of the matrix itself, with atomic additions.
     """
 
     rows: Partition | None
@@ -154,11 +154,11 @@ class OnChipPlace:
 
 @dataclass(frozen=True, slots=True)
 class HeldGradients:
-    """Gradients of earlier batches that the pool holds because no update has used them yet.
+    """Gradients of earlier batches in the pool that no update has used yet.
 
     Attributes:
-        dense: parameters that have one; stacks, not their members.
-        rows: of lookup tables, the numbers of the rows that have one, sorted.
+        dense: parameters with such a gradient; stacks, not their members.
+        rows: for each lookup table, sorted numbers of the rows with such a gradient.
     """
 
     dense: frozenset[Parameter] = frozenset()
@@ -175,23 +175,23 @@ class Distribution:
     """Places of a model's parameters, for one number of virtual processors.
 
     Args:
-        parameters: what to place.
+        parameters: parameters to place.
         n_vps: virtual processors of a group.
-        panel: rows of a packed panel, and granule of unit slices.
+        panel: rows of a packed panel; units are sliced in multiples of it.
         n_moments: moments that the optimizer keeps; 0 also for inference, which has no gradients either.
-        train: whether gradients are needed.
-        accumulates: whether tables, too, have memory for gradients that outlive a batch.
-        averages: whether moving averages of the weights are made.
+        train: True if gradients are needed.
+        accumulates: True if tables also need memory for gradients that outlive a batch.
+        averages: True if moving averages of the weights are kept.
         held: matrices that the chip holds.
-        groups: of virtual processors; all use the same places.
-        stacks: of parameters that are one to the kernel.
-        precisions: of products with them.
+        groups: number of groups of virtual processors; all use the same places.
+        stacks: stacks of parameters that the kernel treats as one.
+        precisions: precisions of products.
 
     Attributes:
-        places: of the user's parameters; of a member of a stack, where it lies in there.
-        physical: of the parameters as kernels know them: stacks in place of their members.
-        gradients: the span of those of everything but tables.
-        end: the batch's memory begins here.
+        places: places of the user's parameters; a member of a stack has a place within the stack.
+        physical: places of the kernel's parameters: stacks instead of their members.
+        gradients: span of all gradients except those of tables.
+        end: start of the batch's memory.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class Distribution:
         self.end = cursor
 
     def _within(self, place: ParameterPlace, p: Parameter) -> ParameterPlace:
-        """The place of a member of a stack: a range of the stack's."""
+        """The place of a member of a stack, within the stack's place."""
         before = self.first_row(p) * size(p.shape[1:])
 
         def moved(address: int) -> int:
@@ -283,7 +283,7 @@ class Distribution:
         )
 
     def first_row(self, p: Parameter) -> int:
-        """Where a member begins in its stack."""
+        """First row of a member in its stack."""
         stack = self.stacks.of[p]
         return stack.members.index(p) * p.shape[0]
 
@@ -293,7 +293,7 @@ class Distribution:
         return self.n_vps * self.groups
 
     def spans(self, held: HeldGradients) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """(spans of everything placed, spans of the gradients that hold nothing from one launch to the next)."""
+        """(spans of everything placed, spans of gradients that are empty between launches)."""
         placed, empty = [(ZERO, FIRST_FREE)], []
         for p, place in self.physical.items():
             if place.gradient:
@@ -319,7 +319,7 @@ class Distribution:
         return [(int(a), int(b)) for a, b in zip(first, last, strict=True) if a < b]
 
     def _floats(self, p: Parameter) -> int:
-        """Of its weights."""
+        """Floats of its weights."""
         return self.packed_size(p.shape) if self.is_packed(p) else size(p.shape)
 
     def packed_size(self, shape: tuple[int, ...]) -> int:
@@ -327,11 +327,11 @@ class Distribution:
         return -(-shape[0] // self.panel) * self.panel * shape[1]
 
     def packed_pairs(self, shape: tuple[int, ...]) -> int:
-        """Words of a packed matrix of pairs of bf16; a last column without another one beside it has zeros there."""
+        """Words of a packed matrix of bf16 pairs; an odd last column is paired with zeros."""
         return self.packed_size((shape[0], -(-shape[1] // 2)))
 
     def copies(self, p: Parameter) -> tuple[int, int]:
-        """Bytes of what products read beside a parameter's weights, or in their place: pairs of it, and a transpose."""
+        """Bytes of a parameter's copies for products: (bf16 pairs, transpose)."""
         place = self.places[p]
         words = self.packed_pairs if place.rounded else self.packed_size
         return (
@@ -340,7 +340,7 @@ class Distribution:
         )
 
     def unpack(self, flat: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
-        """The matrix (R, C) of some panels; a copy."""
+        """Unpack panels to a matrix (R, C); returns a copy."""
         rows, columns = shape
         panels = flat.reshape(-1, columns, self.panel).transpose(0, 2, 1)
         matrix = np.empty(panels.shape, np.float32)
@@ -359,7 +359,7 @@ class Distribution:
             panels[full, :, rest:] = 0
 
     def is_packed(self, p: Parameter) -> bool:
-        """Whether the parameter is a matrix kept as panels."""
+        """True if the parameter is a matrix stored as panels."""
         return len(p.shape) == 2 and not isinstance(p, Lookup)
 
     def store(self, pool: Pool, p: Parameter, address: int, value: NDArray[np.float32]) -> None:
@@ -376,7 +376,7 @@ class Distribution:
         return self.unpack(flat, p.shape) if self.is_packed(p) else flat.reshape(p.shape).copy()
 
     def store_weights(self, pool: Pool, p: Parameter, value: NDArray[np.float32]) -> None:
-        """Write a parameter's weights, and its packed transpose and pairs where there are any."""
+        """Write a parameter's weights, and its packed transpose and pairs, if any."""
         place = self.places[p]
         self.store(pool, p, place.weights, value)
         if not self.is_packed(p):
@@ -394,7 +394,7 @@ class Distribution:
     def _store_pairs(
         self, pool: Pool, place: ParameterPlace, value: NDArray[np.float32], height: int, first: int
     ) -> None:
-        """Write rows of weights, those from `first` on of `height`, as pairs, and into the transpose, likewise."""
+        """Write rows of weights as pairs, here and in the transpose. They are rows `first` and on of `height`."""
         n_columns = -(-value.shape[1] // 2)
         with _written(pool, place.rounded, self.packed_size((height, n_columns)), whole=len(value) == height) as words:
             panels = words.reshape(-1, n_columns, self.panel)
@@ -410,16 +410,16 @@ class Distribution:
 
 
 def pairs(matrix: NDArray[np.float32], precision: Precision) -> NDArray[np.float32]:
-    """Columns side by side, rounded to bf16, as words that are no floats: the first one has the lower half.
+    """Round to bf16 and pack pairs of adjacent columns into words, which are not floats. The first is the lower half.
 
     Args:
         matrix: (rows, columns).
         precision: bf16.
 
     Returns:
-        (rows, half of the columns, rounded up); beside a last column there are zeros.
+        (rows, half of the columns, rounded up); an odd last column is paired with zeros.
     """
-    tiny = np.finfo(np.float32).tiny  # below it products take all for zero, and so do kernels that write pairs
+    tiny = np.finfo(np.float32).tiny  # smaller values are zero in products, and in kernels that write pairs
     normal = np.where(np.abs(matrix) < tiny, np.copysign(np.float32(0), matrix), matrix)
     rounded = precision.round(normal).view(np.uint32) >> np.uint32(16)
     if matrix.shape[1] % 2:
@@ -429,10 +429,10 @@ def pairs(matrix: NDArray[np.float32], precision: Precision) -> NDArray[np.float
 
 @contextmanager
 def _written(pool: Pool, address: int, floats: int, whole: bool = True) -> Iterator[NDArray[np.float32]]:
-    """Floats of the pool to be written: themselves, or what is copied there afterwards where they are on a device.
+    """Yield a range of the pool for writing. If the pool is on a device, it is a copy that is written back at the end.
 
     Args:
-        whole: whether all of them are; else the others stay.
+        whole: True if the caller writes all floats; if False, the other floats keep their values.
     """
     place = slice(address, address + floats)
     if isinstance(pool, np.ndarray):
@@ -444,7 +444,7 @@ def _written(pool: Pool, address: int, floats: int, whole: bool = True) -> Itera
 
 
 def held_matrices(distribution: Distribution) -> dict[int, MatrixWords]:
-    """What the chip holds, by number: matrices and transposes of some."""
+    """Matrices and transposes on the chip, by number."""
     found = {}
     for p, place in distribution.physical.items():
         if place.on_chip is not None:

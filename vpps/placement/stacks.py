@@ -1,8 +1,8 @@
-"""Stacks: parameters of the user that lie one after the other in the pool and are one to the kernel.
+"""Stacks: adjacent parameters in the pool that the kernel treats as one.
 
-A stack of matrices of equal width has the rows of the first one, then those of the second, and so on; a stack of
-vectors their elements. Its members' rows are whole panels, so weights, gradient, moments and average of a member are a
-range of the stack's; of the packed transpose a member has some columns.
+A stack of matrices of equal width has the rows of the first member, then those of the second, and so on. A stack of
+vectors has their elements. Members have whole panels of rows, so weights, gradient, moments and average of a member are
+a range of the stack's. In the packed transpose a member has some of the columns.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from vpps.model.model import Parameter
 
 
 class Stack(Parameter):
-    """Several parameters as one; plans use it in their place. The model does not know it: it has no values here.
+    """Several parameters as one, used by plans instead of its members. The model does not know it; it has no values.
 
     Attributes:
-        members: at least two, of equal shapes, all trainable or none.
+        members: at least two parameters of equal shape, all trainable or none.
     """
 
     __slots__ = ("members",)
@@ -30,7 +30,7 @@ class Stack(Parameter):
         self._name = "+".join(p.name for p in members)
         self._shape = (len(members) * first.shape[0], *first.shape[1:])
         self._trainable = first.trainable
-        self.is_transposed = False  # then it would not be stacked
+        self.is_transposed = False  # otherwise it would not be stacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Stacks:
     """All stacks of a model.
 
     Attributes:
-        of: the stack of each of their members.
-        orders: of matrices that cells let be stacked, also where something else did not.
+        of: stack of each member.
+        orders: groups of matrices, in order, that cells allow to be stacked, even if something else prevents it.
     """
 
     of: dict[Parameter, Stack]
@@ -47,16 +47,16 @@ class Stacks:
 
     @classmethod
     def made_of(cls, members: Iterable[Sequence[Parameter]]) -> Stacks:
-        """A stack for each group of members."""
+        """Make a stack of each group of members."""
         return cls({p: stack for stack in map(Stack, members) for p in stack.members})
 
     @property
     def all(self) -> list[Stack]:
-        """Each once."""
+        """Each stack once."""
         return list(dict.fromkeys(self.of.values()))
 
     def same_as(self, other: Stacks) -> bool:
-        """Whether the same parameters are stacked in the same order, and trained alike."""
+        """True if both stack the same parameters in the same order, with the same `trainable`."""
         return [(s.members, s.trainable) for s in self.all] == [(s.members, s.trainable) for s in other.all]
 
 
@@ -64,5 +64,5 @@ NO_STACKS = Stacks({})
 
 
 def members(p: Parameter) -> tuple[Parameter, ...]:
-    """The user's parameters that one of the kernel's is made of."""
+    """The user's parameters in one of the kernel's: the members of a stack, or the parameter itself."""
     return p.members if isinstance(p, Stack) else (p,)

@@ -1,4 +1,4 @@
-"""What the end of a launch does with gradients: the optimizer's step, averages of the weights, rows of tables."""
+"""Inputs of the end of a launch: the optimizer's step, averages of the weights, used rows of tables."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ NO_COUNTS: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Averaging:
-    """How the moving averages of the weights follow an update.
+    """Moving averages of the weights.
 
     Attributes:
         decay: average = decay * average + (1 - decay) * weights.
-        idle: factor by which the averages of some rows of a table approached the weights since they were last updated.
+        idle: (table, rows) -> for each row, the factor by which its average approached the weights since its last
+            update.
     """
 
     decay: float
@@ -32,11 +33,12 @@ class Averaging:
 
 
 class Ending(NamedTuple):
-    """What the end of a launch does with which parameters.
+    """The part of the end of a launch that is the same for all updates.
 
     Attributes:
-        rule: name of the optimizer; None where no launch makes a step.
-        averaging: of the weights, or None.
+        distribution: places of the parameters.
+        rule: name of the optimizer; None if no launch makes a step.
+        averaging: averages of the weights, or None.
     """
 
     distribution: Distribution
@@ -46,15 +48,15 @@ class Ending(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What the end of a launch does with the gradients.
+    """One update of the parameters.
 
     Attributes:
         optimizer: its rule and hyper-parameters.
-        number: of the update, from 1, for schedules.
-        step: the same, for bias correction, of a parameter that is not among `counts`.
+        number: number of the update, from 1, for schedules.
+        step: number of the update for bias correction, of parameters without `counts`.
         clip_norm: bound of the gradients' global norm, or None.
-        averaging: of the weights, or None.
-        counts: by name, how many more steps a parameter has taken. Another object when they are others.
+        averaging: averages of the weights, or None.
+        counts: additional steps that a parameter has taken, by name. A change of counts needs a new object.
     """
 
     optimizer: Optimizer
@@ -66,7 +68,7 @@ class Update:
     _rules: dict[str | None, Optimizer] = field(default_factory=dict, compare=False)
 
     def hyper(self, parameter: str, group: str | None) -> array[float]:
-        """Hyper-parameters of a parameter, by name, and of others of its group and count; a schedule is asked once."""
+        """Hyper-parameters of a parameter by name. Each group evaluates its schedule once."""
         if group not in self._rules:
             self._rules[group] = self.optimizer.at(self.number, parameter)
         return self._rules[group].hyper(self.step + self.counts.get(parameter, 0))
@@ -77,10 +79,10 @@ class UsedRows:
     """Rows of a lookup table that a batch uses.
 
     Attributes:
-        rows: their numbers, sorted, each once.
-        gradient: address of their gradients, a row each; 0 where they go to the table's own gradient.
+        rows: their numbers, sorted, without duplicates.
+        gradient: address of their gradients, a row each; 0 if they are added to the table's gradient.
         offsets: script position of the CSR offsets into the addresses of the gradient rows to sum.
-        numbers: script position of `rows`, or of the addresses of their gradients in the table's own.
+        numbers: script position of `rows`, or of the addresses of their rows in the table's gradient.
         idle: script position of the factors of their averages, or 0.
     """
 
@@ -92,7 +94,7 @@ class UsedRows:
 
 
 def step_fields(place: ParameterPlace, averaging: Averaging | None) -> dict[str, Any]:
-    """Fields of an optimizer's step that say where the weights, moments and average of a parameter are."""
+    """Fields of a step's instruction with the addresses of a parameter's weights, moments and average."""
     moment0, moment1 = (*place.moments, 0, 0)[:2]
     return {
         "weights": place.weights,

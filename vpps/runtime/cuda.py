@@ -7,7 +7,7 @@ launches there is only an event.
 A launch can be queued behind a running one, so that the GPU does not idle while the host waits. So each launch has its
 own copy of some resources, one for even and one for odd numbers: the script, which is copied (`stage`) during the
 previous launch, counters, and the report. A stopped launch leaves a mark on the GPU; the next one sees it and does
-nothing (templates/cuda/sync.cuh).
+nothing (templates/cuda/sync.h).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _PLACES_NAMED = 6  # largest number of places in a message
 
 
 class LaunchParameters(ctypes.Structure):
-    """The kernel's parameter: `struct Launch` in templates/cuda/prelude.cuh."""
+    """The kernel's parameter: `struct Launch` in templates/cuda/prelude.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("pool", "script", "counters", "cleared", "report")),

@@ -1,4 +1,4 @@
-"""Caches of a test's own: no other one, and no temporary directory outside the test's folder, is touched."""
+"""Isolated caches: tests only touch caches and temporary directories in their own folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vpps.kernel.cache import places
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The system's temporary directory, of this process and of those that the test starts."""
+    """The system's temporary directory, for this process and the processes that the test starts."""
     folder = tmp_path / "temporary"
     folder.mkdir(mode=0o700)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))

@@ -1,4 +1,4 @@
-"""The limit: what was not used for the longest time goes first, what may be in use stays."""
+"""Eviction: the least recently used entries go first, and entries that may be in use stay."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from vpps.kernel.cache import cached, eviction, read_binary
 
 pytestmark = pytest.mark.host
 
-KILO = "x" * 1000  # of source: an entry takes this twice, and its record
+KILO = "x" * 1000  # source; an entry takes twice this size, plus its record
 
 
 def store(key: str, hours: float = 0.0) -> Path:
-    """An entry of more than 2000 bytes that was last used so many hours ago."""
+    """Store an entry of more than 2000 bytes, last used `hours` hours ago."""
     binary = cached(key_named(key), ".so", KILO, copy)
     if hours:
         moment = time.time() - 3600 * hours
@@ -33,7 +33,7 @@ def keys(folder: Path) -> list[str]:
 
 
 def test_the_limit_is_a_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is none is told before anything is compiled."""
+    """An invalid size is an error before anything is compiled."""
     sizes = {"": 2**30, "0": 0, "4096": 4096, "500M": 500 * 2**20, "500 MB": 500 * 2**20, "2g": 2**31}
     for text, expected in (sizes | {"1.5GiB": 3 * 2**29, ".5k": 512, "1T": 2**40}).items():
         monkeypatch.setenv("VPPS_CACHE_SIZE", text)
@@ -47,7 +47,7 @@ def test_the_limit_is_a_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 class TestEviction:
     @pytest.fixture(autouse=True)
     def entries(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Four, of which two and a half fit."""
+        """Four entries; the limit has room for two and a half."""
         for key, hours in (("third", 3), ("first", 5), ("fourth", 2), ("second", 4)):
             store(key, hours)
         monkeypatch.setenv("VPPS_CACHE_SIZE", "5k")
@@ -65,7 +65,7 @@ class TestEviction:
     def test_leaves_what_was_just_used_and_what_was_just_stored(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Another process may be about to load it."""
+        """Another process may be about to load them."""
         monkeypatch.setenv("VPPS_CACHE_SIZE", "1")
         cached(key_named("second"), ".so", KILO, refuse)
         store("new")
@@ -94,7 +94,7 @@ class TestEviction:
 class TestLeftovers:
     @pytest.mark.parametrize("works", [False, True])
     def test_of_killed_processes_go_and_of_those_that_work_stay(self, folder: Path, works: bool) -> None:
-        """Three scratch folders, of which one has no lock, one is a second old, and the lock of an entry."""
+        """There are three scratch folders, one without a lock and one a second old, and the lock of an entry."""
         store("old")
         left = [folder / "kernels" / f"vpps-build-{k:016x}" for k in range(3)]
         lock = folder / "kernels" / (key_named("some") + ".lock")
@@ -116,7 +116,7 @@ class TestLeftovers:
         assert [path.exists() for path in (*left, lock)] == [False, False, True, False]
 
     def test_of_others_stay(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """VPPS_CACHE_DIR names a folder of a project, which has a folder of this name anyway."""
+        """VPPS_CACHE_DIR is the folder of a project that already has a folder `kernels`."""
         store("old", 5)
         theirs = theirs_in(folder / "kernels")
         monkeypatch.setenv("VPPS_CACHE_SIZE", "1")
@@ -126,7 +126,7 @@ class TestLeftovers:
 
 
 def theirs_in(kernels: Path) -> list[Path]:
-    """Old files that vpps did not make."""
+    """Old files of another program."""
     digest, other, third = "0123456789abcdef" * 2, "f" * 32, "e" * 32
     texts = {
         "gemm/gemm.cu": "years of work", "Makefile": "all:", "Cargo.lock": "lock", "uv.lock": "",

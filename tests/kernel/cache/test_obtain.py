@@ -1,4 +1,4 @@
-"""A binary by its key: made once, found again, made anew if it does not load."""
+"""Binaries by key: built once, found again, and rebuilt if they do not load."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_an_entry_that_cannot_be_read_is_made_anew(folder: Path, harm: Callable[
 @pytest.mark.parametrize("error", [OSError("no library"), ImportError("no module")], ids=repr)
 @pytest.mark.parametrize("fails", [1, 2])
 def test_what_cannot_be_loaded_is_made_anew_once(folder: Path, fails: int, error: Exception) -> None:
-    """Then it is an error, and the entry goes."""
+    """If it fails again, that is an error, and the entry is removed."""
     binary, attempts = obtain(REQUEST).binary, []
 
     def load(path: Path) -> bytes:

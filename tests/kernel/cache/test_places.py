@@ -1,4 +1,4 @@
-"""Which directory: the one asked for, if it can be trusted and written, else another one, and why."""
+"""The cache directory: the configured one if it is trusted and writable; otherwise another one, with a warning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_AS_ROOT = pytest.mark.skipif(os.getuid() == 0, reason="root can write to any
 
 
 def elsewhere(temporary: Path, caplog: pytest.LogCaptureFixture, *words: str) -> Path:
-    """A kernel is made, outside the cache, found again there, and one warning says why."""
+    """Assert that a kernel is built outside the cache and found again there, and that one warning says why."""
     binary = cached("key", ".so", "source", copy)
     assert binary.read_bytes() == b"binary of source"
     assert binary.is_relative_to(temporary / f"vpps-{os.getuid()}")
@@ -53,7 +53,7 @@ class TestDirectory:
     def test_may_be_relative_a_link_and_one_that_others_read(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, mode: int
     ) -> None:
-        """The loader of libraries would look for a bare name elsewhere."""
+        """The library loader searches bare names elsewhere."""
         disk = tmp_path / "disk"
         disk.mkdir()
         disk.chmod(mode)
@@ -140,7 +140,7 @@ class TestRefusal:
 
 
 def raising(code: int, folder: Path, real: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the operating system that fails for what is below a folder."""
+    """A function of the operating system that fails for paths below a folder."""
 
     def call(path: Any, *arguments: Any, **options: Any) -> Any:
         given = options.get("dir") or (f"/proc/self/fd/{path}" if isinstance(path, int) else path)
@@ -155,7 +155,7 @@ LIBRARY = HostLibrary("library", "a library", "source", (), Label())
 
 
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: Path, complaint: str) -> None:
-    """Make a shell script the compiler, which fails below a folder."""
+    """Make the compiler a shell script that fails below a folder."""
     path = tmp_path / "compiler"
     path.write_text(
         "#!/bin/sh\n"
@@ -169,7 +169,7 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: Path, com
 
 
 class TestWriting:
-    """For every call that may fail."""
+    """Writes fail, for every call that can fail."""
 
     @pytest.mark.parametrize(
         "code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES], ids=errno.errorcode.get

@@ -1,4 +1,4 @@
-"""Processes that share a cache: many at once, and some that are killed. A binary is complete or absent."""
+"""Processes that share a cache, many at once and some killed: a binary is complete or absent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vpps.kernel.cache import cached
 
 pytestmark = pytest.mark.host
 
-# Forks instead of new interpreters: importing vpps costs half a second, what is to be seen a few milliseconds.
+# Forks instead of new interpreters: an import of vpps takes half a second, the tested code a few milliseconds.
 FORKS = """
     import os, signal, sys, time, traceback
     from pathlib import Path
@@ -46,7 +46,7 @@ FORKS = """
 
 
 def start_building() -> subprocess.Popen[str]:
-    """A process that is in the middle of building "key"."""
+    """Start a process and wait until it is building "key"."""
     process = start(
         """
         import time
@@ -68,7 +68,7 @@ def start_building() -> subprocess.Popen[str]:
 class TestAtOnce:
     @pytest.mark.parametrize("locked", [True, False])
     def test_eight_processes_compile_once(self, folder: Path, tmp_path: Path, locked: bool) -> None:
-        """Without locks, as on file systems that know none, more often, and they agree."""
+        """Without locks, as on some file systems, they compile more often and agree on the result."""
         out = run(
             FORKS
             + f"""
@@ -196,7 +196,7 @@ class TestStopped:
 
 
 class TestInterrupted:
-    """By Ctrl-C, at any point."""
+    """Ctrl-C arrives at any point."""
 
     def test_a_lock_is_given_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(locks, "PATIENCE", 0.0)

@@ -5,35 +5,35 @@
 // ---- configuration
 #define VP_PANEL 1                  // units are dealt one by one
 #define VP_TILE_COLUMNS 64          // columns of a tile of a matrix in memory
-#define VP_SCRIPT_WORDS 2048        // of the script are in shared memory at a time
-#define VP_GROUPS 2                 // of virtual processors, as many in each
-#define VP_COUNT 0                  // virtual processors; 0: any number, as the launch says
-#define VP_SLOTS 0                  // that hold weights in registers
+#define VP_SCRIPT_WORDS 2048        // words of the script in shared memory at a time
+#define VP_GROUPS 2                 // groups of virtual processors, of equal size
+#define VP_COUNT 0                  // virtual processors; 0: any number, given by the launch
+#define VP_SLOTS 0                  // slots of weights in registers
 #define VP_CACHED 0                 // words of weights in the registers of every thread
 #define VP_TILE 8                   // vectors that a thread multiplies by a slot at a time
-#define VP_STAGE 0                  // floats from such a vector in shared memory to the next
+#define VP_STAGE 0                  // stride in floats of such vectors in shared memory
 #define VP_STAGED 2304              // floats of shared memory for vectors
 #define VP_SUMS 2304                // floats of partial sums
-#define VP_RESULTS 1280             // floats of products that wait for a tail
-#define VP_HOMES 0                  // matrices that registers hold until a window takes them
-#define VP_CHANGING_WINDOWS 0       // windows have one matrix, or chunk of one, after the other
-#define VP_WINDOWS_OF_CHUNKS 0      // some have room for a chunk of their matrix
-#define VP_FRAGMENTS 0              // tensor cores multiply by some of them
-#define VP_WINDOWS_AT 5888          // floats of shared memory in front of the windows
-#define VP_WINDOW_FLOATS 160        // of all windows
-#define VP_PRODUCT_TILES 3          // shapes of what a warp computes of products with them
-#define VP_MOST_VECTORS 32          // that are multiplied by a matrix in a window at a time
-#define VP_CHUNKS 1280              // floats of shared memory for chunks of vectors that are multiplied by them
-#define VP_CHUNK_COLUMNS 16         // of a chunk
-#define VP_PLACES 512               // of segments of vectors that are looked up together
-#define VP_GRADIENT_ROWS 128        // of a tile of a gradient, VP_TILE_COLUMNS columns wide
-#define VP_GRADIENT_VERTICES 32     // that are brought together to add up gradients
-#define VP_SEGMENT 64               // vertices for which a gradient's sum has one more segment
-#define VP_MOST_SEGMENTS 8          // of such segments
+#define VP_RESULTS 1280             // floats for results of products with a chained tail
+#define VP_HOMES 0                  // matrices in registers that a product copies to a window
+#define VP_CHANGING_WINDOWS 0       // 1: the content of windows changes during a launch
+#define VP_WINDOWS_OF_CHUNKS 0      // 1: some windows hold only a chunk of their matrix
+#define VP_FRAGMENTS 0              // 1: tensor cores multiply some windows
+#define VP_WINDOWS_AT 5888          // floats of shared memory before the windows
+#define VP_WINDOW_FLOATS 160        // floats of all windows
+#define VP_PRODUCT_TILES 3          // shapes of a warp's tile of a product with a window
+#define VP_MOST_VECTORS 32          // maximum vectors that a window multiplies at a time
+#define VP_CHUNKS 1280              // floats of shared memory for the vectors of such products
+#define VP_CHUNK_COLUMNS 16         // columns of a chunk of vectors
+#define VP_PLACES 512               // segment addresses of vectors that are looked up together
+#define VP_GRADIENT_ROWS 128        // rows of a gradient's tile, VP_TILE_COLUMNS columns wide
+#define VP_GRADIENT_VERTICES 32     // vertices per step of a gradient sum
+#define VP_SEGMENT 64               // a gradient sum has one segment per so many vertices
+#define VP_MOST_SEGMENTS 8          // maximum number of segments
 #define VP_SHARED_TILES 1024        // partial tiles of a gradient in memory; with more, segments are not divided
-#define VP_TURNS 0                  // rows of matrices are dealt in turns, not by parts
-#define VP_MOST_SUMS 1              // of listed rows, that a tail begins with
-#define VP_CHAINS 0                 // tails take the results of products
+#define VP_TURNS 0                  // 1: rows of matrices are dealt in turns, not by parts
+#define VP_MOST_SUMS 1              // maximum sums of listed rows in a tail
+#define VP_CHAINS 0                 // 1: some tails are chained to products
 
 // ---- words of the script
 #define VP_HEADER_WORDS 4           // script header; then one entry point per virtual processor
@@ -73,7 +73,7 @@ __constant__ const TileShape PRODUCT_TILES[] = {
 };
 
 #include "cuda/ptx.cuh"
-#include "cuda/prelude.cuh"
+#include "cuda/prelude.h"
 #include "math.cuh"
 #include "script.cuh"
 
@@ -286,7 +286,7 @@ struct End {
     }
 };
 
-#include "cuda/sync.cuh"
+#include "cuda/sync.h"
 #include "elementwise.cuh"
 #include "ops/elementwise.cuh"
 #include "ops/rowwise.cuh"

@@ -1,8 +1,8 @@
-"""The cache of compiled kernels on disk: keyed by content, private to the user.
+"""Disk cache of compiled kernels, keyed by content and private to the user.
 
-`obtain.py` finds a binary or has it made, once for all processes that want it. `entries.py` is what an entry is on
-disk: complete or absent at any time. `places.py` says in which directory, and in which other one if that cannot be
-trusted or written. `eviction.py` keeps the limit. Locks are those of `vpps/locks.py`, which die with their process.
+`obtain.py` finds or builds a binary, once for all processes that need it. `entries.py` defines entries on disk, which
+are complete or absent at any time. `places.py` chooses the directory, and a fallback if it is untrusted or not
+writable. `eviction.py` enforces the size limit. Locks are those of `vpps/locks.py`, which end with their process.
 """
 
 from vpps.kernel.cache.entries import Entry, Label

@@ -1,11 +1,11 @@
-"""Entries of the cache: a folder for each key, with a binary, its source, and a record that says what they are.
+"""Entries of the cache: a folder for each key, with a binary, its source, and a record that describes them.
 
     kernels/28df7a.../28df7a....so      the binary
-                      28df7a....cpp     the text it was made of, for whoever wants to read it
+                      28df7a....cpp     its source, for readers
                       28df7a....json    the record
 
-An entry appears by one renaming of its folder, so that it is complete or absent whenever a process is killed. The time
-of the record's last change is the time of the entry's last use.
+One rename of the folder creates an entry, so that it is complete or absent even if a process is killed. The record's
+modification time is the time of the entry's last use.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import Any
 from vpps import locks
 from vpps.files import sync
 
-FORMAT = 1  # of records; those of another one are not read
-_BEGINNING = b'{\n "format":'  # of all records
-_KEY = re.compile("[0-9a-f]{32}")  # of `key_of`
+FORMAT = 1  # version of records; other versions are ignored
+_BEGINNING = b'{\n "format":'  # first bytes of every record
+_KEY = re.compile("[0-9a-f]{32}")  # keys from `key_of`
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What an entry is, for whoever looks at the cache.
+    """Description of an entry, for people who inspect the cache.
 
     Attributes:
         kind: "cpu kernel", "tails", "planner", "recorder", "cubin", "emulator", "emulated kernel", ...
-        made_for: what it is for: instruction set, architecture, Python, ...
-        compiler: what made it, and its version.
+        made_for: its target: instruction set, architecture, Python, ...
+        compiler: name and version of its compiler.
     """
 
     kind: str = "library"
@@ -43,7 +43,7 @@ class Label:
 
     @property
     def described(self) -> str:
-        """Such as "cpu kernel, avx2-16x6"."""
+        """Kind and target, such as "cpu kernel, avx2-16x6"."""
         return ", ".join(filter(None, (self.kind, self.made_for)))
 
 
@@ -52,9 +52,9 @@ class Entry:
     """A binary of the cache.
 
     Attributes:
-        binary: its path.
-        label: what it is.
-        facts: what the maker wants to be told when the binary is used again, as JSON types.
+        binary: path of the binary.
+        label: its description.
+        facts: JSON values that the build returned; later users of the binary get them again.
     """
 
     binary: Path
@@ -62,14 +62,14 @@ class Entry:
     facts: Mapping[str, Any]
 
     def write(self, path: Path) -> None:
-        """Write the record that says so."""
+        """Write the record of this entry."""
         record = {"format": FORMAT, "binary": self.binary.name, "label": asdict(self.label), "facts": self.facts}
         path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         sync(path)
 
 
 def read(folder: Path) -> Entry | None:
-    """The entry in a folder; None if there is none that this version can read."""
+    """The entry in a folder; None if there is none or its format is unknown."""
     try:
         record = json.loads(record_of(folder).read_bytes())
         if record["format"] == FORMAT:
@@ -80,17 +80,17 @@ def read(folder: Path) -> Entry | None:
 
 
 def look_up(place: Path, key: str) -> Entry | None:
-    """The entry of a key, marked as used; None if there is none."""
+    """The entry of a key, or None. Marks it as used."""
     entry = read(place / key)
     if entry is not None:
-        with contextlib.suppress(OSError):  # a file system that cannot be written
+        with contextlib.suppress(OSError):  # a read-only file system
             os.utime(record_of(place / key))
     return entry
 
 
 def discard(folder: Path) -> bool:
-    """Remove an entry, as a whole: whoever looks for it finds all of it or nothing. Whether this process did it."""
-    with contextlib.suppress(OSError), locks.scratch(folder.parent) as grave:  # within the place: renaming needs that
+    """Remove an entry atomically: other processes find all of it or nothing. Returns True if this process did so."""
+    with contextlib.suppress(OSError), locks.scratch(folder.parent) as grave:  # on the same file system, for rename
         folder.rename(grave / "entry")
         return True
     return False
@@ -98,7 +98,7 @@ def discard(folder: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How large an entry is, in bytes, and when it was last used, in seconds since 1970."""
+    """Size of an entry in bytes, and the time of its last use in seconds since 1970."""
 
     folder: Path
     size: int
@@ -106,12 +106,12 @@ class Usage:
 
 
 def usages(place: Path) -> Iterator[Usage]:
-    """All entries of a place. Not what vpps did not make: a folder `kernels` within VPPS_CACHE_DIR may be somebody
-    else's, too."""
+    """All entries of a place. It ignores files of other programs, which may also use the folder `kernels` in
+    VPPS_CACHE_DIR."""
     with contextlib.suppress(OSError):
         for name in filter(_KEY.fullmatch, os.listdir(place)):
             folder = place / name
-            with contextlib.suppress(OSError):  # it is no folder, has no record, or goes just now
+            with contextlib.suppress(OSError):  # not a folder, no record, or just removed
                 with record_of(folder).open("rb") as record:
                     begins_as_ours = record.read(len(_BEGINNING)) == _BEGINNING
                 states = {path.name: path.lstat() for path in folder.iterdir()}
@@ -121,5 +121,5 @@ def usages(place: Path) -> Iterator[Usage]:
 
 
 def record_of(folder: Path) -> Path:
-    """The file of an entry's record."""
+    """Path of an entry's record."""
     return folder / f"{folder.name}.json"

@@ -1,4 +1,4 @@
-"""A binary by its key: found, or made and stored. The only way by which binaries come to be loaded."""
+"""Finds a binary by its key, or builds and stores it. All binaries are loaded through this module."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ Build = Callable[[Path, Path], Mapping[str, Any] | None]
 
 @dataclass(frozen=True, slots=True)
 class BinaryRequest:
-    """What a binary is made of.
+    """A request for a binary.
 
     Attributes:
         key: see `key_of`.
-        suffix: of the binary, such as ".so".
-        source: text that `build` compiles; kept beside the binary for whoever wants to read it.
-        build: `build(source_path, binary_path)` compiles one into the other or raises. It may return facts, as JSON
-            types, which whoever asks for the binary is told.
-        source_suffix: of the text.
-        label: what it is.
+        suffix: suffix of the binary, such as ".so".
+        source: text that `build` compiles; stored next to the binary for readers.
+        build: `build(source_path, binary_path)` compiles the source or raises. It may return facts, as JSON types,
+            which later users of the binary get again.
+        source_suffix: suffix of the source file.
+        label: description of the binary.
     """
 
     key: str
@@ -50,9 +50,9 @@ class BinaryRequest:
     label: Label = field(default_factory=Label)
 
 
-NOTICEABLE = 1.0  # seconds: what takes longer says so
+NOTICEABLE = 1.0  # seconds; longer compilations are announced
 
-# What this process asked for, by the binary's path: one that does not load is made anew.
+# This process's requests by the binary's path, to rebuild a binary that does not load.
 _requests: dict[Path, BinaryRequest] = {}
 
 
@@ -66,36 +66,36 @@ def key_of(*parts: str) -> str:
 
 
 def cached(key: str, suffix: str, source: str, build: Build, label: Label | None = None) -> Path:
-    """Path of the binary for a key, made now if it is not there; to be loaded with `loaded`. See `obtain`."""
+    """Path of the binary for a key, built if it is missing. Load it with `loaded`. See `obtain`."""
     return obtain(BinaryRequest(key, suffix, source, build, label=label or Label())).binary
 
 
 def obtain(request: BinaryRequest) -> Entry:
-    """The entry for a request, made now if it is not there.
+    """The entry for a request, built if it is missing.
 
-    Processes that want the same one at the same time wait for the first.
+    Processes that request the same entry at the same time wait for the first.
 
     Raises:
-        CompileError: there is no directory to write to (the message says why), VPPS_CACHE_SIZE is no size; or what
-            `build` raises.
+        CompileError: no directory can be written (the message says why), or VPPS_CACHE_SIZE is no size. Errors of
+            `build` pass through.
     """
     eviction.limit()
     entry = _find(request.key)
     if entry is None:
-        # Others wait as far as they can; without a lock they make it twice.
+        # Other processes wait if locks work; otherwise they build it twice.
         lock = locks.held(place / (request.key + locks.LOCK) for place in places.usable())
-        with _told(f"compiling, once for this machine: {request.label.described}", after=NOTICEABLE), lock:
+        with _announced(f"compiling, once for this machine: {request.label.described}", after=NOTICEABLE), lock:
             entry = _find(request.key) or _make(request)
     _requests[entry.binary] = request
     return entry
 
 
 def loaded(binary: Path, load: Callable[[Path], T]) -> T:
-    """What `load` makes of a binary of the cache. One that is gone or does not load (OSError,
-    ImportError) is made anew.
+    """Return `load(binary)` for a binary of the cache. If it is missing or does not load (OSError, ImportError), it is
+    rebuilt once.
 
     Raises:
-        CompileError: it does not load even when it was made anew. Then it is gone from the cache.
+        CompileError: the rebuilt binary does not load either. It is removed from the cache.
     """
     try:
         return load(binary)
@@ -127,14 +127,14 @@ def read_binary(binary: Path) -> bytes:
 
 
 def _find(key: str) -> Entry | None:
-    """The entry of a key, wherever it is."""
+    """The entry of a key in any usable place; None if there is none."""
     found = (entries.look_up(place, key) for place in places.usable(create=False))
     return next(filter(None, found), None)
 
 
 @contextmanager
-def _told(text: str, after: float) -> Iterator[None]:
-    """Gives a notice if the block takes longer than so many seconds, in this process or waiting for another one."""
+def _announced(text: str, after: float) -> Iterator[None]:
+    """Give a notice if the block takes longer than `after` seconds, also if it waits for another process."""
     ends = threading.Lock()
     ends.acquire()
 
@@ -143,8 +143,8 @@ def _told(text: str, after: float) -> Iterator[None]:
             notice(text)
 
     try:
-        # Not threading.Thread: its start() waits for the thread, and Ctrl-C in that wait comes out as a RuntimeError.
-        with suppress(RuntimeError):  # the system gives no more threads
+        # Not threading.Thread: its start() waits for the thread, and turns Ctrl-C in that wait into a RuntimeError.
+        with suppress(RuntimeError):  # the system cannot start more threads
             _thread.start_new_thread(wait, ())
         yield
     finally:
@@ -152,7 +152,7 @@ def _told(text: str, after: float) -> Iterator[None]:
 
 
 def _make(request: BinaryRequest) -> Entry:
-    """Build and store. Raises CompileError."""
+    """Build and store an entry. Raises CompileError."""
     failure: OSError | str = "there is no directory for it"
     for place in places.usable():
         try:
@@ -167,7 +167,7 @@ def _make(request: BinaryRequest) -> Entry:
 
 
 def _stored(request: BinaryRequest, place: Path) -> Entry:
-    """Build in a place, and store there. Raises OSError: it cannot be written; CompileError."""
+    """Build and store an entry in a place. Raises OSError if the place cannot be written, and errors of the build."""
     folder, what = place / request.key, request.label.described
     with locks.scratch(place) as work:
         text, binary = (work / (request.key + suffix) for suffix in (request.source_suffix, request.suffix))
@@ -183,10 +183,10 @@ def _stored(request: BinaryRequest, place: Path) -> Entry:
             path.rename(made / path.name)
         entry.write(made / entries.record_of(folder).name)
         if os.path.lexists(folder) and entries.read(folder) is None:
-            entries.discard(folder)  # it cannot be used
+            entries.discard(folder)  # unusable
         try:
             made.rename(folder)
         except OSError:
-            if entries.read(folder) is None:  # else a process without a lock was faster
+            if entries.read(folder) is None:  # otherwise a process without a lock was faster
                 raise
     return entry

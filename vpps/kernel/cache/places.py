@@ -1,8 +1,7 @@
-"""Where the cache is: in the directory that was configured, or, if that cannot be trusted or written, in a folder of
-the user's in the system's temporary directory.
+"""Chooses the cache's directory: the configured one or, if it is untrusted or not writable, a folder of the user in the
+system's temporary directory.
 
-Binaries are code that this process will run. A directory is trusted if it is the user's and nobody else can write to
-it.
+Binaries are code that this process runs. A directory is trusted if the user owns it and nobody else can write to it.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from vpps.config import CACHE_DIR, cache_dir
 _log = logging.getLogger(__name__)
 
 ADVICE = f"set {CACHE_DIR.name} to a directory of your own"
-ENTRIES = "kernels"  # folder of the entries within a directory of the cache
+ENTRIES = "kernels"  # folder of the entries in a cache directory
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 _told: set[tuple[Path, str]] = set()
 
 
 def configured() -> Path:
-    """The directory that was asked for, absolute: the loader of libraries would look for a bare name elsewhere."""
+    """The configured directory, absolute, because the library loader searches bare names elsewhere."""
     return cache_dir().absolute()
 
 
 def usable(create: bool = True) -> Iterator[Path]:
-    """Folders for entries that can be trusted, best first. The first refusal of each is logged as a warning.
+    """Trusted folders for entries, best first. The first rejection of each folder is logged as a warning.
 
     Args:
-        create: what is missing; else only those that are there.
+        create: create missing folders; if False, skip them.
     """
     roots = [configured()]
-    with contextlib.suppress(OSError):  # there is no temporary directory
+    with contextlib.suppress(OSError):  # no temporary directory
         roots.append(Path(tempfile.gettempdir()).absolute() / f"vpps-{os.getuid()}")
     for root in roots:
         folder = root / ENTRIES
@@ -58,10 +57,10 @@ def usable(create: bool = True) -> Iterator[Path]:
 
 
 def why_refused(directory: Path) -> str | None:
-    """Why a directory cannot be trusted to hold binaries, and what to do about it; None if it can.
+    """Reason not to trust a directory with binaries, and the remedy; None if it is trusted.
 
     Raises:
-        OSError: it cannot be looked at.
+        OSError: its status cannot be read.
     """
     status, link = directory.stat(), directory.lstat()
     if not stat.S_ISDIR(status.st_mode):
@@ -77,7 +76,7 @@ def why_refused(directory: Path) -> str | None:
 
 
 def tell(directory: Path, reason: str) -> None:
-    """Warn, once per process, that compiled kernels are not kept in a directory."""
+    """Warn once per process that a directory is not used for compiled kernels."""
     if (directory, reason) in _told:
         return
     _told.add((directory, reason))

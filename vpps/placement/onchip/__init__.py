@@ -1,27 +1,27 @@
-"""Which weights live where on a GPU.
+"""Places weights on a GPU: in shared memory, registers or L2.
 
-device: what a GPU offers; holding: what is asked and answered; windows: who gets windows in shared memory; published:
-who gets registers in the published scheme; planner: the whole, and smaller plans if a kernel spills; report: the table
-for the user.
+device: resources of a GPU; holding: inputs and results of the planner; windows: windows in shared memory; published:
+registers of the published scheme; planner: the whole plan, and smaller plans if a kernel spills; report: the table for
+the user.
 
-A virtual processor is a thread block of 256 threads, one per multiprocessor (two would bring a step 3 to 5 % at the
-very most: a block with half of the rows takes as long alone, `bench/results/gpu_cost/two_blocks.md`). It multiplies
-by its rows of weight matrices in shared memory. Rows are dealt so that a block owns the same hidden units of
-every gate, and of the transpose those of the child that these units are; or in turns, whole rows, as VPPS does
-(`ownership="round-robin"`). Matrices with few rows or columns stay in memory: vertices are divided instead.
+A virtual processor is a thread block of 256 threads, one per multiprocessor. Two blocks would make a step at most 3 to
+5 % faster: a block with half of the rows takes as long alone (`bench/results/gpu_cost/two_blocks.md`). A block
+multiplies its rows of weight matrices, which are in shared memory. It owns the same hidden units of every gate, and in
+the transpose the rows of these units in each child. Alternatively, whole rows are dealt in turns, as in VPPS
+(`ownership="round-robin"`). Matrices with few rows or columns stay in memory, and their vertices are divided instead.
 
-In scripts a matrix on the chip has a number, its rows an owner (flag TURNS); whatever multiplies by it follows
-that, and `compiler/barriers.py` and the verifier know. What is done to such a matrix is an instruction of its own
-(`held_matvec`; `instruction_of` in `script/instructions.py`), so that a kernel has code for where its matrices are and
-no other: a launch notes what it uses exactly (`Plan.instructions`).
+In scripts a matrix on the chip has a number, and its rows have owners (flag TURNS). All products with it follow this
+ownership; `compiler/barriers.py` and the verifier know it. Such matrices have separate instructions (`held_matvec`;
+`instruction_of` in `script/instructions.py`), so that a kernel only has code for the places of its matrices. A plan
+lists exactly the instructions that it uses (`Plan.instructions`).
 
-Tensor cores multiply a matrix whose products round their factors (`Precision`); in bf16 it takes half the room.
+Tensor cores multiply a matrix if its products round their operands (`Precision`); in bf16 it takes half the space.
 
-Gradients are summed up in tiles, in memory, by all blocks (`templates/cuda/tiles.cuh`): nothing is multiplied by
-weights any more, and registers and shared memory are free for that.
+All blocks sum gradients in tiles, in memory (`templates/cuda/tiles.cuh`). No products with weights follow, so
+registers and shared memory are free for these sums.
 
-A kernel that spills is compiled again with fewer registers of weights; if what the user forced leaves none to give up,
-`SpillError` names it.
+A kernel that spills is compiled again with fewer registers of weights. If the user's options leave none to give up,
+`SpillError` names the option.
 """
 
 from vpps.placement.onchip.device import DEVICES, Device, known_device

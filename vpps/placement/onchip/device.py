@@ -1,4 +1,4 @@
-"""What a GPU offers to the planner: multiprocessors, registers, shared memory, L2."""
+"""Resources of a GPU for the planner: multiprocessors, registers, shared memory, L2."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from vpps.kernel.chip import KERNEL_SHARED, THREADS
 from vpps.text import KIB
 
 TENSOR_CORES = 80
-"""From which compute capability on they multiply bf16 and tf32 (`mma.sync`, PTX ISA)."""
+"""Lowest compute capability, times ten, whose tensor cores multiply bf16 and tf32 (`mma.sync`, PTX ISA)."""
 
-# Registers of a thread without weights: for the interpreter and one vector, as in VPPS (section III-A, footnote 6).
+# Registers per thread without weights: for the interpreter and one vector, as in VPPS (section III-A, footnote 6).
 OTHER_REGISTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU, as far as the distribution of weights depends on it.
+    """The properties of a GPU that the placement of weights depends on.
 
     Attributes:
-        name: what the user calls it.
+        name: the user's name for it.
         sm: compute capability times ten: 90 for sm_90.
-        sms: multiprocessors.
-        shared_per_block: the most shared memory that a block may opt in to, in bytes.
-        l2_bytes: second-level cache.
+        sms: number of multiprocessors.
+        shared_per_block: maximum shared memory that a block may opt in to, in bytes.
+        l2_bytes: size of the second-level cache.
         registers_per_sm: 32-bit registers of a multiprocessor.
     """
 
@@ -37,23 +37,23 @@ class Device:
 
     @property
     def registers(self) -> int:
-        """Registers of each thread that weights may take, with one block on a multiprocessor."""
+        """Registers per thread available for weights, with one block per multiprocessor."""
         return max(0, self.registers_per_sm // THREADS - OTHER_REGISTERS)
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory of a block for vectors, partial sums, results and windows."""
+        """Bytes of shared memory per block for vectors, partial sums, results and windows."""
         return max(0, self.shared_per_block - KERNEL_SHARED)
 
 
 def _device(name: str, sm: int, sms: int, shared_per_sm: int, l2_mib: float) -> Device:
-    """The system keeps 1 KiB per block since sm_80 (CUDA C++ Programming Guide, compute capabilities)."""
+    """A Device. From sm_80 on, each block has 1 KiB less (CUDA C++ Programming Guide, compute capabilities)."""
     per_block = shared_per_sm - (1 if sm >= 80 else 0)
     return Device(name, sm, sms, per_block * KIB, int(l2_mib * KIB * KIB))
 
 
-# For planning on a machine without the GPU; a runtime asks the driver. Sources: NVIDIA's architecture white papers,
-# the tuning guides (shared memory) and what the driver reports (multiprocessors enabled, L2).
+# For plans on a machine without the GPU; with a GPU the driver is asked. Sources: NVIDIA's architecture white papers,
+# the tuning guides (shared memory) and the driver's reports (enabled multiprocessors, L2).
 DEVICES = {
     device.name: device
     for device in (
@@ -70,10 +70,10 @@ DEVICES = {
 
 
 def known_device(name: str) -> Device:
-    """A device of the table, by name.
+    """Return a device of the table by name.
 
     Raises:
-        HandleError: no such device.
+        HandleError: there is no such device.
     """
     if name not in DEVICES:
         raise HandleError(f"device {name!r} is not known; expected one of {', '.join(DEVICES)}, or describe a Device")

@@ -1,4 +1,4 @@
-"""What the planner is asked and what it answers: matrices and options, and who holds what."""
+"""Inputs and results of the planner: matrices, options, and the place of each matrix."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from vpps.script.slices import sliced_by_rows
 from vpps.text import KIB
 from vpps.values import as_count, as_mapping, said_of
 
-# Where a role's weights are during a launch. Atomic, in the published scheme: nowhere, as a transposed product adds
-# partial sums of W's rows.
+# Place of a role's weights during a launch. "atomic", in the published scheme: the transpose is not stored, because a
+# transposed product adds partial sums of W's rows.
 Tier = Literal["registers", "shared", "atomic", "L2"]
 Ownership = Literal["aligned", "round-robin"]
 
 ROW_SLICED = "rows are fewer than VPs: vertices are divided instead"
 
-# Columns below which a row fills less than half of a warp, and products would be all overhead.
+# With fewer columns a row fills less than half of a warp, and overhead dominates products.
 NARROW = 16
 NARROW_ROWS = f"rows of fewer than {NARROW} columns are quicker to read from memory"
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixSpec:
-    """A weight matrix, as far as its place on the chip depends on it.
+    """The properties of a weight matrix that its place on the chip depends on.
 
     Attributes:
-        name: of the parameter.
+        name: name of the parameter.
         rows, columns: its shape.
-        parts: equal parts of its rows that are dealt alike (the gates of a stacked product).
-        role_t_parts: parts of the transpose's rows (the children that a product reads side by side); 0 where no
-            transposed product is needed: inference, or operands without gradients.
-        trained: whether it has a gradient and is updated.
-        element: of its weights on the chip; in L2 they are float32.
+        parts: equal parts of its rows that are dealt identically (the gates of a stacked product).
+        role_t_parts: parts of the transpose's rows (the children that a product concatenates); 0 if no transposed
+            product is needed: inference, or operands without gradients.
+        trained: True if it has a gradient and is updated.
+        element: element type of its weights on the chip; in L2 they are float32.
     """
 
     name: str
@@ -52,22 +52,22 @@ class MatrixSpec:
 
     @property
     def precision(self) -> str:
-        """Name of that of products with it."""
+        """Name of the precision of its products."""
         return next((p.name for p in PRECISIONS.values() if p.element == self.element), self.element.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ChipOptions:
-    """What the user may force. The defaults leave it to the planner.
+    """Placement options that override the planner. By default the planner decides.
 
     Attributes:
         ownership: "aligned" deals units, the same ones of every part, and products read windows in shared memory.
-            "round-robin" deals whole rows and multiplies by them in registers, as VPPS does, in float32.
+            "round-robin" deals whole rows and multiplies them in registers, as VPPS does, in float32.
         rpw: rows per warp, with round-robin ownership.
-        groups: of blocks, each with its own copy of the weights and its own part of the batch. None: two, or one if
-            shared memory has no room for the copies, the number of blocks is odd, or the scheme is the published one.
-        tiers: "L2" by name for what stays in memory: "U" is the matrix and "U^T" its transpose. A matrix that is named
-            is not stacked with others (`Passes.horizontal`); a stack of "U" and "V" is named "U+V".
+        groups: number of groups of blocks; each has a copy of the weights and a part of the batch. None: two, or one
+            if the copies do not fit into shared memory, the number of blocks is odd, or ownership is "round-robin".
+        tiers: "L2" by name for matrices that stay in memory: "U" is the matrix and "U^T" its transpose. A matrix named
+            here is not stacked with others (`Passes.horizontal`); a stack of "U" and "V" is named "U+V".
     """
 
     ownership: Ownership = "aligned"
@@ -86,12 +86,12 @@ ChipOptions.__init__ = hinted(ChipOptions.__init__)  # type: ignore[method-assig
 
 @dataclass(frozen=True, slots=True)
 class MatrixRole:
-    """A matrix as its rows are dealt: W itself, or W^T.
+    """A matrix whose rows are dealt to blocks: W itself, or W^T.
 
     Attributes:
-        name: the parameter's, with ^T for the transpose.
-        rows, columns, parts: as it is dealt.
-        transposed: whether it is W^T.
+        name: the parameter's name, with ^T for the transpose.
+        rows, columns, parts: shape and parts of W or W^T.
+        transposed: True for W^T.
         matrix: W.
     """
 
@@ -108,30 +108,30 @@ class MatrixRole:
 
     @property
     def bytes(self) -> int:
-        """In memory."""
+        """Bytes in memory."""
         return self.floats * FLOAT32.bytes
 
     @property
     def trained(self) -> bool:
-        """Whether it has a gradient: a transpose has none."""
+        """True if it has a gradient; a transpose has none."""
         return not self.transposed and self.matrix.trained
 
     def sliced_by_rows(self, n_vps: int) -> bool:
-        """Whether its product divides vertices, not units: with fewer units than half the VPs most would idle."""
+        """True if its product divides vertices, not units: with fewer units than half the VPs, most VPs would idle."""
         return sliced_by_rows(self.rows, self.parts, 1, n_vps)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a role is, and why.
+    """Place of a role, and the reason.
 
     Attributes:
-        tier: during a launch.
-        reason: for the user.
-        rows_owned: rows of the block that owns most.
-        dense: its window; None if it has none. The number is filled in later.
-        slots: of the published scheme.
-        refilled: whether it comes from memory more than once in a launch.
+        tier: tier during a launch.
+        reason: explanation for the user.
+        rows_owned: maximum rows per block.
+        dense: its window; None if it has none. The planner sets its number later.
+        slots: its slots in the published scheme.
+        refilled: True if a launch reads it from memory more than once.
     """
 
     tier: Tier
@@ -144,14 +144,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class HeldMatrix(MatrixRole):
-    """Where one role lives.
+    """A role with its place.
 
     Attributes:
-        place: of it.
-        number: of it among those that the chip holds, from 1; 0 of others.
-        copies: of it: one per group on the chip, one for all in L2, none if partial sums replace it.
-        turn: rows that are dealt at a time, one block after the other; 0: units are dealt.
-        first_vp: the block that turns begin with.
+        place: its place.
+        number: its number among those on the chip, from 1; 0 for others.
+        copies: number of copies: one per group on the chip, one for all in L2, none if partial sums replace it.
+        turn: rows per turn, one block after the other; 0: units are dealt.
+        first_vp: block of the first turn.
     """
 
     place: Place
@@ -162,7 +162,7 @@ class HeldMatrix(MatrixRole):
 
     @property
     def tier(self) -> Tier:
-        """Where its weights are during a launch."""
+        """Tier of its weights during a launch."""
         return self.place.tier
 
     @property
@@ -172,8 +172,8 @@ class HeldMatrix(MatrixRole):
 
     @property
     def held_as(self) -> str:
-        """For tables: "window 0", with its precision unless that is float32; "2 x (4, 8)" for slots of 4 rows a warp
-        and 8 columns a lane; "" for neither."""
+        """Text for tables: "window 0", with its precision unless that is float32; "2 x (4, 8)" for 2 slots of 4 rows
+        per warp and 8 columns per lane; otherwise ""."""
         if self.dense is not None:
             precision = "" if self.dense.element == FLOAT32 else f" {self.matrix.precision}"
             return f"window {self.dense.window}{precision}"
@@ -182,19 +182,19 @@ class HeldMatrix(MatrixRole):
 
     @property
     def registers(self) -> int:
-        """Of each thread that hold it."""
+        """Registers per thread that hold it."""
         if self.dense is not None:
             return self.dense.registers if self.dense.is_at_home else 0
         return sum(slot.size for slot in self.place.slots)
 
     @property
     def kib(self) -> int:
-        """Of a block."""
+        """Size in KiB per block."""
         return -(-FLOAT32.bytes * self.dense.size // KIB) if self.dense is not None else self.registers
 
     @property
     def warps_busy(self) -> int:
-        """Warps of a block that multiply by some of it, in the block that owns most."""
+        """Warps with a part of it, in the block that owns most rows."""
         if self.dense is not None:
             return min(WARPS, self.dense.steps)
         return min(WARPS, self.turn and -(-self.place.rows_owned * WARPS // self.turn))
@@ -202,14 +202,14 @@ class HeldMatrix(MatrixRole):
 
 @dataclass(frozen=True, slots=True)
 class OnChip:
-    """Which weights live where.
+    """Plan of the weights' places.
 
     Attributes:
-        chip: what the kernel's source needs to know of it.
+        chip: the part of the plan that the kernel's source depends on.
         held: every role of every matrix, in the order of the matrices.
-        vps: blocks of a group.
-        device, matrices, options: what was asked.
-        registers: of each thread that weights may take.
+        vps: blocks per group.
+        device, matrices, options: inputs of the planner.
+        registers: registers per thread available for weights.
     """
 
     chip: Chip
@@ -222,20 +222,20 @@ class OnChip:
 
     @property
     def groups(self) -> int:
-        """Of blocks."""
+        """Number of groups of blocks."""
         return self.chip.groups
 
     def of(self, name: str) -> HeldMatrix:
-        """A role by name: "U" or "U^T".
+        """Return a role by name: "U" or "U^T".
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such role.
         """
         return {held.name: held for held in self.held}[name]
 
 
 def never_held(role: MatrixRole, n_vps: int, options: ChipOptions) -> str:
-    """Why a role is not on the chip, whatever room there is; "" if it may be."""
+    """Reason to keep a role off the chip even if there is room; "" if there is none."""
     if role.sliced_by_rows(n_vps):
         return ROW_SLICED
     if role.name in options.tiers:
@@ -244,7 +244,7 @@ def never_held(role: MatrixRole, n_vps: int, options: ChipOptions) -> str:
 
 
 def roles_of(matrices: Sequence[MatrixSpec]) -> list[MatrixRole]:
-    """W, and W^T where it is needed, of each matrix."""
+    """W of each matrix, and W^T if it is needed."""
     roles = []
     for m in matrices:
         roles.append(MatrixRole(m.name, m.rows, m.columns, m.parts, False, m))
@@ -254,10 +254,10 @@ def roles_of(matrices: Sequence[MatrixSpec]) -> list[MatrixRole]:
 
 
 def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: ChipOptions) -> None:
-    """Refuse what cannot be planned.
+    """Reject invalid matrices and options.
 
     Raises:
-        HandleError: an option or a matrix is malformed; names it and what is expected.
+        HandleError: an option or a matrix is malformed; the message names it and the expected values.
     """
     for m in matrices:
         if m.rows < 1 or m.columns < 1 or m.parts < 1 or m.role_t_parts < 0:
@@ -280,9 +280,7 @@ def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: Chi
         if name not in names:
             raise HandleError(f"tiers={{{name!r}: {tier!r}}}: there is no such matrix; {said_of(name, names)}")
         if not isinstance(tier, str) or tier != "L2":
-            raise HandleError(
-                f"tiers={{{name!r}: {tier!r}}}: expected 'L2'; what is on the chip the planner places by itself"
-            )
+            raise HandleError(f"tiers={{{name!r}: {tier!r}}}: expected 'L2'; the planner chooses places on the chip")
     _check_published(matrices, options)
     _check_blocks(device, vps, options)
 

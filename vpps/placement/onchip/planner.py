@@ -1,4 +1,4 @@
-"""Who holds what: `plan_onchip`, and smaller and smaller plans where a kernel spills: `step_down`."""
+"""Plans the weights' places: `plan_onchip`, and smaller plans if a kernel spills: `step_down`."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from vpps.placement.onchip.holding import (
 from vpps.placement.onchip.published import pieces, place_published
 from vpps.placement.onchip.windows import place_windows
 
-MOST_GRADIENT_VERTICES = 32  # that are brought together to add up gradients: with more, a GPU would only wait longer
-FEWER_REGISTERS = 32  # for weights, each time that a kernel spills
+MOST_GRADIENT_VERTICES = 32  # maximum vertices per step of a gradient sum: more would only lengthen waits
+FEWER_REGISTERS = 32  # registers of weights that are given up each time a kernel spills
 
 
 def plan_onchip(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: ChipOptions | None = None) -> OnChip:
-    """Decide which weights live where on the chip.
+    """Choose places on the chip for weights.
 
     Args:
         matrices: all weight matrices of the kernel.
         device: the GPU.
-        vps: virtual processors (blocks) of a group.
-        options: what the user forces; `groups=None` is one group.
+        vps: virtual processors (blocks) per group.
+        options: options of the user; `groups=None` is one group.
 
     Raises:
         HandleError: a matrix or an option is malformed.
-        CapacityError: something forced does not fit; says by how much, and what to do.
+        CapacityError: an option does not fit; the message says by how much, and names a remedy.
     """
     options = options if options is not None else ChipOptions()
     check(matrices, device, vps, options)
@@ -47,14 +47,14 @@ def plan_onchip(matrices: Sequence[MatrixSpec], device: Device, vps: int, option
 
 
 def plan_groups(matrices: Sequence[MatrixSpec], device: Device, blocks: int, options: ChipOptions) -> OnChip:
-    """Choose the number of groups, unless the options do, and decide which weights live where.
+    """Choose the number of groups, unless the options do, and places on the chip for weights.
 
-    Two groups halve the number of blocks that read each vector: by the model, a step of a Tree-LSTM of 256 units takes
-    7 % longer at batch 1 and 27 % less at batch 64 (docs/tuning.md). They are chosen if no matrix has to wait for a
-    window then.
+    Two groups halve the number of blocks that read each vector. By the cost model, a step of a Tree-LSTM of 256 units
+    takes 7 % longer at batch 1 and 27 % less at batch 64 (docs/tuning.md). Two groups are chosen if no window then has
+    to be refilled.
 
     Args:
-        blocks: of all groups.
+        blocks: number of blocks of all groups.
 
     Raises:
         HandleError, CapacityError: as `plan_onchip`.
@@ -99,7 +99,7 @@ def _plan(matrices: tuple[MatrixSpec, ...], device: Device, vps: int, options: C
 def _holders(roles: Sequence[MatrixRole], places: Mapping[str, Place], vps: int, groups: int) -> tuple[HeldMatrix, ...]:
     holders: list[HeldMatrix] = []
     numbers = count(1)
-    next_piece = 0  # the published scheme deals a matrix from where the one before it ended
+    next_piece = 0  # the published scheme continues the turns from one matrix to the next
     for role in roles:
         place = places[role.name]
         number = next(numbers) if place.slots or place.dense else 0
@@ -125,14 +125,14 @@ def _holders(roles: Sequence[MatrixRole], places: Mapping[str, Place], vps: int,
 
 
 def _described(held: HeldMatrix) -> str:
-    """For whoever reads the kernel."""
+    """Description for a comment in the kernel's source."""
     return f"{held.name} {held.rows}x{held.columns} as {held.held_as}"
 
 
 def step_down(onchip: OnChip) -> Iterator[OnChip]:
-    """Plans with less and less in registers, in case the compiler spills; none if what the user forced leaves nothing
-    to give up."""
-    with suppress(CapacityError):  # the rows per warp that the user asked for
+    """Plans with ever fewer registers, to try when the compiler spills; none if the user's options leave nothing to
+    give up."""
+    with suppress(CapacityError):  # the user's rows per warp no longer fit
         while registers := onchip.chip.registers:
             fewer = (registers - 1) // FEWER_REGISTERS * FEWER_REGISTERS
             onchip = _plan(onchip.matrices, onchip.device, onchip.vps, onchip.options, fewer)
@@ -140,7 +140,7 @@ def step_down(onchip: OnChip) -> Iterator[OnChip]:
 
 
 def nothing_left(onchip: OnChip) -> str:
-    """What to say of a kernel that spills although it holds as little as what the user forced allows."""
+    """Message for a kernel that spills although the user's options allow no smaller plan."""
     registers, rpw = onchip.chip.registers, onchip.options.rpw
     if rpw is None:
         return (

@@ -1,7 +1,7 @@
-"""The published scheme (VPPS, section III): registers hold whole rows of matrices, `rpw` rows of a warp in each slot.
+"""The published scheme (VPPS, section III): registers hold whole rows of matrices, `rpw` rows per warp in each slot.
 
-Rows are dealt in turns, 8 * rpw at a time. Transposed products are made from the rows of the matrix itself, by atomic
-additions. What does not fit in registers stays in memory.
+Rows are dealt in turns, 8 * rpw at a time. Transposed products use the rows of the matrix itself, with atomic
+additions. Matrices that do not fit in registers stay in memory.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.holding import ChipOptions, MatrixRole, Place
 from vpps.script.slices import most_units
 
-ACCUMULATORS = 64  # sums that a thread carries: rows per warp times vectors
-MOST_ROWS = 8  # of a warp, unless the user says more
+ACCUMULATORS = 64  # maximum sums per thread: rows per warp times vectors
+MOST_ROWS = 8  # maximum rows per warp, unless the user sets more
 TILES = (8, 4, 2, 1)  # vectors that a thread multiplies at a time
-SLOW = 4  # fused multiply-adds to a shuffle or a load from shared memory: those run at a quarter of the rate
+SLOW = 4  # cost of a shuffle or a load from shared memory, in fused multiply-adds: they run at a quarter of the rate
 
 
 def valid_rpw(columns: int, registers: int) -> range:
-    """Rows per warp that the scheme can choose from (VPPS, section III-A).
+    """Valid numbers of rows per warp (VPPS, section III-A).
 
     Args:
-        columns: of the widest matrix.
-        registers: of a thread for slots.
+        columns: columns of the widest matrix.
+        registers: registers per thread for slots.
     """
     return range(1, registers // -(-columns // 32) + 1)
 
@@ -34,10 +34,10 @@ def valid_rpw(columns: int, registers: int) -> range:
 def place_published(
     roles: Sequence[MatrixRole], device: Device, vps: int, options: ChipOptions, registers: int
 ) -> tuple[Chip, dict[str, Place]]:
-    """Choose slots for as many matrices as fit, large ones first. Arguments and result as of `place_windows`.
+    """Choose slots for as many matrices as fit, large ones first. Arguments and result are those of `place_windows`.
 
     Raises:
-        CapacityError: the rows per warp that are asked for do not fit.
+        CapacityError: the user's rows per warp do not fit.
     """
     wanted = sorted((r for r in roles if not r.transposed), key=lambda r: -r.floats)
     widest = max((r.columns for r in wanted), default=1)
@@ -81,10 +81,10 @@ def _place(
 
 
 def _cost(chip: Chip, places: dict[str, Place]) -> tuple[int, int]:
-    """Less is better: matrices that are not there, time of a vector in fused multiply-adds of a thread."""
+    """Cost, lower is better: first the number of placed matrices, negated; then fused multiply-adds per vector."""
     return -len(places), sum(s.rows * s.columns + SLOW * (s.rows + s.columns) for s in chip.slots)
 
 
 def pieces(rows: int, rpw: int) -> int:
-    """Pieces of 8 * rpw rows that a matrix is dealt in: one is a slot of one block."""
+    """Number of pieces of 8 * rpw rows that a matrix is dealt in; a piece is a slot of one block."""
     return -(-rows // (WARPS * rpw))

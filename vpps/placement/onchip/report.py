@@ -1,4 +1,4 @@
-"""What the user is told about the distribution of weights, and how large a model may be."""
+"""Reports the placement of weights to the user, and computes the largest model that fits."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ HEADER = (
 )
 LEFT = (0, 1, 2, 3, 11)  # columns of text
 ON_CHIP = ("registers", "shared")
-MOST_UNITS = 1 << 12  # of a model, when asking how large it could be
+MOST_UNITS = 1 << 12  # upper bound of `capacity`
 
 
 def explain(onchip: OnChip, moments: int = 0, more: Sequence[tuple[str, str]] = ()) -> str:
-    """A table of where the weights live and why, and totals: plain text of 110 columns.
+    """Return a table of the weights' places with reasons, and totals, as plain text of 110 columns.
 
     Args:
-        moments: of the optimizer, per weight.
-        more: names and texts of what else there is to say of the kernel.
+        moments: moments of the optimizer per weight.
+        more: names and texts of further lines about the kernel.
     """
     return f"{_table(onchip, moments)}\n\n{labelled([*_totals(onchip, moments), *more])}"
 
@@ -59,7 +59,7 @@ def _table(onchip: OnChip, moments: int) -> str:
 
 
 def _blocks(onchip: OnChip, held: HeldMatrix) -> int:
-    """Blocks of a group that hold some of it; if none does, those that compute with it."""
+    """Blocks of a group that hold part of it; if it is in memory, those that compute with it."""
     if held.turn:
         return min(onchip.vps, -(-held.rows // held.turn))
     return min(onchip.vps, held.rows // held.parts) if held.number else onchip.vps
@@ -102,15 +102,15 @@ def _vertices(chip: Chip) -> str:
 
 
 def capacity(matrices: Sequence[MatrixSpec], device: Device, unit: int, step: int = 16) -> int:
-    """The most units of a model of which a launch reads all weights and transposes from memory once.
+    """Largest number of units for which a launch reads each weight and transpose from memory only once.
 
     Args:
-        matrices: of the model with `unit` units. Those with fewer rows than half of the blocks are not counted.
-        device: on which a block runs on every multiprocessor.
-        step: of the sizes.
+        matrices: matrices of the model with `unit` units. Those with fewer rows than half of the blocks do not count.
+        device: the GPU, with a block on every multiprocessor.
+        step: step between the sizes that are tried.
 
     Returns:
-        0 if there are none.
+        The number of units, or 0 if no size fits.
     """
     plan = plan_onchip(matrices, device, device.sms)
     names = [held.name for held in plan.held if held.place.reason not in (ROW_SLICED, NARROW_ROWS)]
@@ -119,7 +119,7 @@ def capacity(matrices: Sequence[MatrixSpec], device: Device, unit: int, step: in
         return size if size % unit else size // unit * units
 
     def reads_again(units: int) -> bool:
-        """True if some of a model of so many units stays in memory, or comes from there more than once."""
+        """True if a model of this size keeps some matrix in memory, or reads one from there more than once."""
         larger = [replace(m, rows=scaled(m.rows, units), columns=scaled(m.columns, units)) for m in matrices]
         places = [plan_onchip(larger, device, device.sms).of(name).place for name in names]
         return any(place.dense is None or place.refilled for place in places)

@@ -1,13 +1,13 @@
-"""Windows: which matrices lie in shared memory, and by which tiles their products are made.
+"""Chooses windows in shared memory for matrices, and tiles for their products.
 
-Rows are dealt by units, and a thread block has its rows of a matrix in a window, a part of shared memory. If not all
-fit, a matrix and its transpose share a window: forward needs one, and the other comes from L2 when backward needs it.
-If that is not enough, the largest matrices share one window, which is refilled when a product needs another matrix than
-the one before; at last it has room for a chunk of columns, and is refilled for each chunk. Registers hold such matrices
-as far as they reach; the rest comes from L2 each time. A matrix of which a block has so many rows that shared memory
-has no room for a chunk stays in memory.
+Rows are dealt by units. A window is a part of shared memory that holds a thread block's rows of a matrix. If not all
+matrices fit, a matrix and its transpose share a window: forward needs the matrix, and backward copies the transpose
+from L2. If that is not enough, the largest matrices share one window, which is refilled when a product needs another
+matrix. As a last resort, this window only has room for a chunk of columns, and is refilled for each chunk. Registers
+hold as many of the refilled matrices as fit; the others come from L2 each time. A matrix stays in memory if shared
+memory has no room even for a chunk of a block's rows.
 
-Tiles are chosen for one vector, for eight, and for as many as a pass may have, by a model of a multiprocessor.
+A cost model of a multiprocessor chooses tiles for one vector, for eight, and for as many as a pass may have.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from vpps.placement.onchip.holding import MatrixRole, Place
 from vpps.script.slices import most_units
 from vpps.text import KIB
 
-# Vectors of a pass, at most, and vectors for which there must be room if they are brought whole.
+# (Maximum vectors per pass, minimum number of whole vectors that must fit into shared memory.)
 VECTORS = ((32, 8), (24, 8), (16, 8), (16, 0), (8, 0))
 FEWEST_VECTORS = ((4, 0), (1, 0))
-CHUNKS = (256, 128)  # columns of a matrix that a window has room for, if not for all
-MOST_ROWS, MOST_SUMS = 12, 48  # of a lane
-MOST_FRAGMENTS = {BFLOAT16: 4, TF32: 4, TF32_PAIR: 2}  # products of 8 vectors that a lane has factors of
-FEW_VECTORS = 8  # for so many, and for one, there are tiles beside those for as many as a pass may have
-# How much longer a tile may take than the best one if another matrix has it already, as code is scarce: few vectors,
-# many in several groups, many in one group, where they wait for L2.
+CHUNKS = (256, 128)  # columns of a matrix's chunk in a window
+MOST_ROWS, MOST_SUMS = 12, 48  # maximum per lane
+MOST_FRAGMENTS = {BFLOAT16: 4, TF32: 4, TF32_PAIR: 2}  # maximum groups of 8 vectors per lane
+FEW_VECTORS = 8  # separate tiles are chosen for one vector, for this many, and for a full pass
+# Code is scarce, so a matrix reuses another matrix's tile if it takes at most so many times the best tile's clocks: for
+# few vectors, for many in several groups, for many in one group, which wait for L2.
 CLOSE_FOR_FEW, CLOSE_IN_GROUPS, CLOSE_IN_ONE = 1.5, 1.1, 1.35
-CLOSE_IN_CHUNKS = 3.0  # any number, if windows get chunks
-MOST_HOMES = 80  # registers of a thread for matrices that wait for a window: with 104 a Tree-LSTM of 256 units spilled
-PASS_CLOCKS = 700  # of a pass, beside multiplying: barriers, addresses, latency
-L2_BYTES = 25  # that a multiprocessor reads in a clock if all do (measured on an H100)
-# Clocks that a warp's scheduler takes for an mma.sync of 16 rows, 8 vectors and 32 columns (NVIDIA A100 white paper).
+CLOSE_IN_CHUNKS = 3.0  # for any number of vectors, if windows hold chunks
+MOST_HOMES = 80  # maximum registers per thread for refilled matrices: with 104 a Tree-LSTM of 256 units spilled
+PASS_CLOCKS = 700  # clocks of a pass besides the products: barriers, addresses, latency
+L2_BYTES = 25  # bytes per clock that each multiprocessor reads from L2 if all read (measured on an H100)
+# Scheduler clocks of an mma.sync for 16 rows, 8 vectors and 32 columns (NVIDIA A100 white paper).
 FRAGMENT_CLOCKS = {BFLOAT16: 16, TF32: 32, TF32_PAIR: 96}
 
-Layout = Sequence[Sequence[str]]  # names of the matrices that share a window, for each
+Layout = Sequence[Sequence[str]]  # for each window, names of the matrices that share it
 
 
 def place_windows(
@@ -63,12 +63,14 @@ def place_windows(
     """Choose windows for as many matrices as fit.
 
     Args:
-        roles: matrices and transposes that may be held.
-        vps: blocks of a group.
-        registers: of each thread for matrices that wait for a window.
+        roles: matrices and transposes that may be on the chip.
+        device: the GPU.
+        vps: blocks per group.
+        groups: number of groups.
+        registers: registers per thread available for refilled matrices.
 
     Returns:
-        What the kernel has, but for the numbers of its matrices; and where each role is.
+        The Chip, without the numbers of its matrices; and the place of each role.
     """
     registers = min(registers, MOST_HOMES)
     rows = {role.name: most_units(role.rows, role.parts, vps) for role in roles}
@@ -108,21 +110,21 @@ def place_windows(
 def _with_tiles(
     matrices: Mapping[str, DenseMatrix], attempt: Attempt, groups: int
 ) -> tuple[tuple[ProductTile, ...], dict[str, DenseMatrix]]:
-    """The tiles of an attempt, and the matrices with the numbers of theirs."""
+    """The tiles of an attempt, and the matrices with the numbers of their tiles."""
     found = {n: replace(m, chunk=attempt.chunk * (n in attempt.in_chunks)) for n, m in matrices.items()}
     tiles, numbers = _choose_tiles(list(found.values()), attempt.vectors, groups, bool(attempt.in_chunks))
     return tiles, {name: replace(m, tiles=n) for (name, m), n in zip(found.items(), numbers, strict=True)}
 
 
 class Attempt(NamedTuple):
-    """What is tried.
+    """One combination that the planner tries.
 
     Attributes:
-        vectors: of a pass, at most.
-        whole: vectors for which there must be room if they are brought whole.
-        layout: who shares windows.
-        in_chunks: names of matrices whose window has room for a chunk.
-        chunk: columns of it.
+        vectors: maximum vectors per pass.
+        whole: minimum number of whole vectors that must fit into shared memory.
+        layout: matrices of each window.
+        in_chunks: names of matrices whose window holds only a chunk.
+        chunk: columns of a chunk.
     """
 
     vectors: int
@@ -133,7 +135,7 @@ class Attempt(NamedTuple):
 
 
 def _attempts(matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, str]]) -> Iterator[Attempt]:
-    """The best ones first."""
+    """Attempts, best first."""
     pairs = sorted(pairs, key=lambda pair: -min(matrices[name].size for name in pair))
     in_pairs = [_merged(matrices, pairs[:some]) for some in range(len(pairs) + 1)]
     windows = sorted(in_pairs[-1], key=lambda names: max(matrices[name].size for name in names))
@@ -152,7 +154,7 @@ def _attempts(matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, st
 def _in_chunks(
     matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, str]], chunk: int
 ) -> Iterator[tuple[Layout, frozenset[str]]]:
-    """Layouts in which the largest matrices have a window for a chunk of any of them."""
+    """Layouts in which the largest matrices share a window that holds a chunk of one of them."""
     wide = sorted((n for n, m in matrices.items() if m.columns > chunk), key=lambda n: -matrices[n].size)
     for some in range(1, len(wide) + 1):
         rest = {name: m for name, m in matrices.items() if name not in wide[:some]}
@@ -162,15 +164,15 @@ def _in_chunks(
 
 
 def _merged(matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
-    """A window for each matrix, or for it and its transpose."""
+    """A layout with a window for each matrix; the pairs share one window each."""
     transposes = dict(pairs)
     second = set(transposes.values())
     return [[name, *([transposes[name]] if name in transposes else [])] for name in matrices if name not in second]
 
 
 def _lay_out(matrices: Mapping[str, DenseMatrix], layout: Layout, registers: int) -> dict[str, DenseMatrix]:
-    """Windows one behind the other. Of matrices that are refilled registers hold large ones first; of the others in a
-    window the first lies there from the beginning, unless it comes in chunks."""
+    """Set windows, addresses and homes. Registers go to the largest refilled matrices. In each window, the first matrix
+    without registers is there from the start of a launch, unless the window holds chunks."""
     refilled = {name for names in layout for name in names if matrices[name].chunk or not _is_pair(names)}
     homes: dict[str, int] = {}
     taken = 0
@@ -191,30 +193,28 @@ def _lay_out(matrices: Mapping[str, DenseMatrix], layout: Layout, registers: int
 
 
 def _is_pair(names: Sequence[str]) -> bool:
-    """Whether there is nothing beside a matrix and its transpose: each of them takes the window once in a launch."""
+    """True if a window only has a matrix and its transpose, so that each is copied there once per launch."""
     return len({name.removesuffix("^T") for name in names}) == 1
 
 
 def _place(m: DenseMatrix, names: Sequence[str]) -> Place:
-    """Args: names: of all matrices in its window."""
+    """Describe the place of a matrix; `names` are all matrices of its window."""
     is_refilled = m.chunk > 0 or not _is_pair(names)
-    what = "chunks of it take" if m.chunk else "it takes"
+    what = "chunks of it" if m.chunk else "it"
     if m.is_at_home:
-        return Place("registers", f"in registers; when a product needs it {what} a window", m.rows, m)
+        return Place("registers", f"in registers; products copy {what} to a window", m.rows, m)
     if is_refilled:
-        return Place(
-            "shared", f"comes from L2 whenever a product needs it and {what} a window", m.rows, m, refilled=True
-        )
+        return Place("shared", f"in L2; each product copies {what} to a window", m.rows, m, refilled=True)
     if m.home == DenseMatrix.IN_MEMORY:
-        return Place("shared", "takes its matrix's window when backward begins", m.rows, m)
-    return Place("shared", "has a window" + (", for its transpose, too" if names[1:] else " of its own"), m.rows, m)
+        return Place("shared", "copied to its matrix's window when backward begins", m.rows, m)
+    return Place("shared", "shares a window with its transpose" if names[1:] else "has a window of its own", m.rows, m)
 
 
 def _choose_tiles(
     matrices: Sequence[DenseMatrix], most: int, groups: int, in_chunks: bool
 ) -> tuple[tuple[ProductTile, ...], list[tuple[int, int, int]]]:
-    """Tiles, and for each matrix the numbers of those for few, for some and for many vectors. There are few if windows
-    get chunks from registers, as that code is there once for every tile."""
+    """Tiles, and for each matrix the numbers of its tiles for few, some and many vectors. If windows hold chunks, there
+    are few tiles, because each tile has its own copy of the code that refills windows from registers."""
     close = CLOSE_IN_GROUPS if groups > 1 else CLOSE_IN_ONE
     close, close_for_few = (CLOSE_IN_CHUNKS, CLOSE_IN_CHUNKS) if in_chunks else (close, CLOSE_FOR_FEW)
     chosen: list[ProductTile] = []
@@ -237,7 +237,7 @@ def _choose_tiles(
 def _all_clocks(
     rows: int, columns: int, element: ElementType, chunk: int, vectors: int, n: int, whole: bool
 ) -> dict[ProductTile, float]:
-    """Clocks of the products of n vectors, by tile. With `whole`, of those that have all rows, if there are some."""
+    """Clocks for the products of n vectors, by tile. With `whole`, only for tiles with all rows, if there are any."""
     every = list(_tiles(vectors, element))
     high = [tile for tile in every if tile.all_rows >= rows] if whole else []
     return {tile: _clocks(tile, rows, columns, chunk, n) for tile in high or every}
@@ -256,9 +256,9 @@ def _tiles(most: int, element: ElementType) -> Iterator[ProductTile]:
 
 
 def _clocks(tile: ProductTile, rows: int, columns: int, chunk: int, n: int) -> float:
-    """Of a multiprocessor, for the products of n vectors. In a step all warps load what their lanes need of vectors and
-    rows, eight different quads at a time, and multiply, two warps on a scheduler. Chunks of a matrix come for each pass
-    and tile of rows."""
+    """Clocks of a multiprocessor for the products of n vectors. In a step all warps load their lanes' parts of vectors
+    and rows, eight different quads at a time, and multiply, with two warps per scheduler. Each pass and tile of rows
+    copies the chunks of a matrix again."""
     passes = -(-n // tile.all_vectors) * -(-rows // tile.all_rows)
     across = padded(columns, tile.element)
     steps = -(-across // (step_of(tile.element) * WARPS))

@@ -1,11 +1,13 @@
+#pragma once
+#include "instructions.h"
 // ---- signal, wait, and the words of the script, CUDA
 enum {
-    OUT_OF_PATIENCE = 2,  // beside UNKNOWN_INSTRUCTION
-    POLLS = 64,          // of a counter between two looks at the clock
-    PATIENT_POLLS = 16,  // without a nap in between
+    OUT_OF_PATIENCE = 2,  // a reason to stop, like UNKNOWN_INSTRUCTION
+    POLLS = 64,          // polls of a counter between two reads of the clock
+    PATIENT_POLLS = 16,  // polls before the first nap
 };
 
-// Who divides an instruction: the virtual processors of a group, or those of all.
+// An instruction is divided among the virtual processors of a group, or of all groups.
 VP_DEVICE int everyone() { return VP_COUNT ? VP_COUNT : (int)gridDim.x; }
 VP_DEVICE int group_size() { return everyone() / VP_GROUPS; }
 VP_DEVICE void count_all(Vp& vp, bool all)
@@ -14,7 +16,7 @@ VP_DEVICE void count_all(Vp& vp, bool all)
     vp.count = all ? everyone() : group_size();
 }
 
-// False: the launch before this one, or one before that, was stopped; there is nothing to go on with.
+// Returns false if an earlier launch was stopped: the state is incomplete, so this launch does nothing.
 VP_DEVICE bool enter(Vp& vp, const Launch& launch)
 {
     vp.first = VP_GROUPS > 1 ? rank() - rank() % group_size() : 0;
@@ -30,7 +32,7 @@ VP_DEVICE bool enter(Vp& vp, const Launch& launch)
     vp.why = 0;
     declare_registers(vp.store);
     vp.position = launch.script[VP_HEADER_WORDS + rank()];
-    vp.fetched = vp.position + SCRIPT_WORDS;  // nothing yet
+    vp.fetched = vp.position + SCRIPT_WORDS;  // the buffer is empty
     if (rank() == 0) {
         VP_ROLLED for (int k = thread(); k < COUNTERS * COUNTER_WORDS; k += THREADS) launch.cleared[k] = 0;
     }
@@ -42,7 +44,7 @@ VP_DEVICE bool enter(Vp& vp, const Launch& launch)
     return *verdict() == 0;
 }
 
-// Whether the buffer has all of the instruction at `offset`, and of the tail that is executed with it, if there is one.
+// True if the buffer has the whole instruction at `offset`, and its chained tail, if any.
 VP_DEVICE bool is_fetched(const Word* buffer, Word offset)
 {
     if (offset + VP_HEAD_WORDS > SCRIPT_WORDS) return false;
@@ -54,21 +56,21 @@ VP_DEVICE bool is_fetched(const Word* buffer, Word offset)
     return end <= SCRIPT_WORDS;
 }
 
-// The instruction behind the present one.
+// The instruction after the current one.
 VP_DEVICE const Word* behind(const Vp& vp)
 {
     const Word* ip = script_buffer() + (vp.position - vp.fetched);
     return ip + size_of(ip);
 }
 
-// Words of an instruction and the tail that was executed with it. At the end of the interpreter's loop and nowhere else: where
-// an instruction itself steps over the tail, the compiler takes it that threads part there (VP_AGREED).
+// Words of an instruction and of its chained tail. Only the end of the interpreter's loop may call it: if an instruction itself
+// skipped the tail, the compiler would assume that threads diverge there (VP_AGREED).
 VP_DEVICE Word words_of(const Word* ip)
 {
     return size_of(ip) + (VP_CHAINS && ip[0] >> 16 & CHAINED ? size_of(ip + size_of(ip)) : 0);
 }
 
-// The instruction at the present position, in shared memory. What the one before it wrote is there for all threads.
+// Returns the instruction at the current position, in shared memory. All threads then see the results of the previous one.
 VP_DEVICE const Word* fetch(Vp& vp)
 {
     __syncthreads();
@@ -77,7 +79,7 @@ VP_DEVICE const Word* fetch(Vp& vp)
     if (!is_fetched(buffer, offset)) {
         __syncthreads();
         const Word last = last_word();
-        // All in flight at once. Unrolled not for that: NVRTC 13.0 takes it that threads part in a loop here (VP_AGREED).
+        // All copies are in flight at once. It is unrolled because NVRTC 13.0 assumes that threads diverge in a loop (VP_AGREED).
         VP_UNROLL for (int k = 0; k < SCRIPT_WORDS; k += THREADS) {
             const Word word = vp.position + k + thread();
             copy_async4((float*)buffer + k + thread(), (const float*)vp.script + (word < last ? word : last));
@@ -97,20 +99,21 @@ VP_DEVICE void signal(const Vp& vp, const Signal& i)
     if (thread() == 0) add_release(vp.counters + i.counter * COUNTER_WORDS, 1);
 }
 
-// End the launch for all, for what an instruction could not do: every wait is over, and finds out why.
+// Stops the launch for all virtual processors, because an instruction failed: every wait ends and finds the reason.
 VP_DEVICE void stop(const Vp& vp, Word position, unsigned why)
 {
     if (thread() != 0) return;
     store_relaxed(vp.report + 2 + rank(), position);
-    if (compare_and_swap(vp.stopped, 0, 1) != 0) return;  // four marks would add up to none
+    if (compare_and_swap(vp.stopped, 0, 1) != 0) return;  // only once: four marks of 2^30 would overflow to zero
     store_relaxed(vp.report, position + 1);
     store_relaxed(vp.report + 1, why);
-    // Opaque: else the first counter's address is in registers from the beginning of the kernel on.
+    // Opaque: otherwise the first counter's address occupies registers from the start of the kernel.
     VP_ROLLED for (int c = 0; c < COUNTERS; c++) add_release(vp.counters + VP_OPAQUE(c) * COUNTER_WORDS, STOPPED);
 }
 
-// False: the launch was stopped, or is to be stopped (vp.why). One thread polls, without order: every acquire throws away
-// what the first-level cache holds. The one acquire when the counter is there, and the block's barrier, order what comes after.
+// Waits for the counter to reach the target. Returns false if the launch was stopped, or must be stopped (vp.why). One thread
+// polls with relaxed loads, because every acquire empties the first-level cache. One acquire at the end, and the block's barrier,
+// order later reads.
 VP_DEVICE bool wait(Vp& vp, const Wait& i)
 {
     if (thread() == 0) {
@@ -118,7 +121,7 @@ VP_DEVICE bool wait(Vp& vp, const Wait& i)
         unsigned long long began = 0;
         bool late = false;
         for (int polls = 1; load_relaxed(counter) < i.target; polls++) {
-            if (polls > PATIENT_POLLS) nap(20);  // before, whoever comes is expected at any moment
+            if (polls > PATIENT_POLLS) nap(20);  // the first polls expect the signal at any moment
             if (polls % POLLS == 0 && vp.patience) {
                 const unsigned long long now = nanoseconds();
                 if (!began) began = now;
@@ -131,14 +134,14 @@ VP_DEVICE bool wait(Vp& vp, const Wait& i)
     }
     __syncthreads();
     const Word found = *verdict();
-    vp.why = found & OUT_OF_PATIENCE;  // no branch: the compiler would take it that threads part there (VP_AGREED)
+    vp.why = found & OUT_OF_PATIENCE;  // no branch: the compiler would assume that threads diverge there (VP_AGREED)
     return found == 0;
 }
 
 VP_DEVICE void mark(unsigned* word) { store_relaxed(word, 1); }
 VP_DEVICE bool marked(const unsigned* word) { return load_relaxed(word); }
 
-// For the first floats of the pool, where the next launch does not overwrite it, and for the host.
+// Writes a result to the first floats of the pool, which the next launch does not overwrite, and to host memory.
 VP_DEVICE void tell(const Vp& vp, Word slot, float what)
 {
     if (thread() == 0) vp.pool[slot] = vp.losses[slot] = what;

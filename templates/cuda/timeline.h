@@ -1,26 +1,28 @@
-// ---- timeline, CUDA: what every thread block did when. Part of a kernel only if it was rendered to record one; so is every
-// line that begins with VP_TIMELINE, and the kernel without them is the same as if there were no such thing.
+#pragma once
+#include "sync.h"
+// ---- timeline, CUDA: records the instructions of every thread block. A kernel has this file, and the lines that begin with
+// VP_TIMELINE, only if it was rendered to record timelines. Other kernels pay nothing.
 //
-// Thread 0 writes a stamp where an instruction begins, which is where the one before has ended for all threads. It counts
-// cycles, exact but of a clock that each multiprocessor has of its own, and whose rate changes. At the beginning and at
-// the end of a launch it notes when that is by the clock of the whole GPU as well, which moves on in steps of up to a
-// microsecond: just after a step. From both the host makes nanoseconds (vpps/runtime/stamps.py).
+// Thread 0 writes a stamp at the start of each instruction, when the previous one has ended for all threads. A stamp has exact
+// cycles, but each multiprocessor has a separate cycle counter whose rate changes. At the start and end of a launch, thread 0
+// also reads the clock of the whole GPU, just after one of its steps, which take up to a microsecond. From both clocks the host
+// computes nanoseconds (vpps/runtime/stamps.py).
 
-// Where an instruction begins, or the last one has ended. Mirrors STAMP there.
+// The start of an instruction, or the end of the last one. Mirrors STAMP there.
 struct Stamp {
     unsigned long long cycles;
-    unsigned position;  // in the script; of no meaning at the end
-    unsigned floats;    // of weights, their gradients and moments that the instruction before has read and written in memory
+    unsigned position;  // script position; meaningless at the end
+    unsigned floats;    // floats of weights, gradients and moments that the previous instruction read and wrote in memory
 };
 
 struct Clocks {
-    unsigned long long nanoseconds, cycles;  // at one moment
+    unsigned long long nanoseconds, cycles;  // both clocks at one moment
 };
 
-// Of a virtual processor; zeros before a launch. Mirrors TRACK there.
+// The recording of a virtual processor; zero before a launch. Mirrors TRACK there.
 struct alignas(128) Track {
     Clocks begun, ended;
-    unsigned long long stamps;  // written or without room
+    unsigned long long stamps;  // number of stamps, including those without room
 };
 
 #ifdef VP_SIMT
@@ -46,7 +48,7 @@ VP_DEVICE Clocks clocks()
     return {nanoseconds(), cycles()};
 }
 
-// Words beside the verdict of a wait, which thread 0 alone uses.
+// Words next to the verdict of a wait; only thread 0 uses them.
 VP_DEVICE unsigned& stamps_written() { return verdict()[1]; }
 VP_DEVICE unsigned& floats_counted() { return verdict()[2]; }
 
@@ -55,24 +57,24 @@ VP_DEVICE void count_floats(const Vp&, size_t floats)
     if (thread() == 0) floats_counted() += (unsigned)floats;
 }
 
-// Elements of the tiles that this virtual processor owns of a matrix, or of its gradient, times so many floats for each.
+// Counts `floats` floats for each element of the tiles that this virtual processor owns of a matrix or its gradient.
 template <class Args> VP_DEVICE void count_tiles(const Vp& vp, const Args& i, size_t floats)
 {
     const int columns = (int)i.columns;
-    const OwnTiles own(vp, i.head.width, columns);  // the last one of a row has fewer columns
+    const OwnTiles own(vp, i.head.width, columns);  // the last tile of a row has fewer columns
     const int last = own.last / own.across - own.first / own.across;
     const int elements = (own.last - own.first) * VP_TILE_COLUMNS - last * (own.across * VP_TILE_COLUMNS - columns);
     count_floats(vp, elements * floats);
 }
 
-// Its state is in shared memory and in the parameters of the launch: no register lives from one instruction to the next.
+// Its state is in shared memory and in the launch's parameters, so that it keeps no register between instructions.
 class Recorder {
     const Vp& vp;
     const Launch& launch;
 
     VP_DEVICE void stamp() const
     {
-        const unsigned k = stamps_written()++;  // those of one moment lie side by side: the host copies what there is in one piece
+        const unsigned k = stamps_written()++;  // k-th stamps of all are adjacent: one copy by the host
         Stamp* stamps = (Stamp*)(launch.recording + everyone());
         if (k < launch.room) stamps[(size_t)k * everyone() + rank()] = {cycles(), vp.position, floats_counted()};
         floats_counted() = 0;

@@ -1,14 +1,16 @@
-// ---- prelude, CUDA: a virtual processor is a thread block, its threads divide what the script gives it
+#pragma once
+#include "ptx.cuh"
+// ---- prelude, CUDA: a virtual processor is a thread block; its threads divide its part of each instruction
 #define VP_DEVICE __device__ __forceinline__
-// Inlined: a call would spill the weights that registers hold. A kernel does not use all of them.
+// Routines are inlined, because a call would spill the weights in registers. Some are unused in a kernel.
 #define VP_ROUTINE [[maybe_unused]] static __device__ __forceinline__
 #define VP_GLOBAL extern "C" __global__
 #define VP_SIMD
 #define VP_INLINE
 #define VP_OPAQUE(x) opaque(x)
-// What all threads of a warp say alike. The compiler does not know that they do: where some might leave a loop before the
-// others it writes every shuffle in the loop twice, for a warp that is together and for one that is not. A vote's outcome is
-// one for all, so the interpreter's loop ends by one and a shuffle anywhere in it is written once.
+// A condition on which all threads of a warp agree. The compiler does not know that they agree: if threads could leave a loop
+// at different times, it emits every shuffle in the loop twice, for a converged and for a diverged warp. A vote has one outcome
+// for the warp, so the interpreter's loop ends by a vote and the compiler emits each of its shuffles once.
 #define VP_AGREED(x) __any_sync(~0u, x)
 #ifdef VP_SIMT
 #define VP_UNROLL _Pragma("GCC unroll 64")
@@ -16,8 +18,8 @@
 #define VP_TWICE _Pragma("GCC unroll 2")
 #else
 #define VP_UNROLL _Pragma("unroll")
-#define VP_TWICE _Pragma("unroll 2")   // likewise, where a turn has many
-#define VP_ROLLED _Pragma("unroll 1")  // where code is to stay small: all instructions share the instruction cache
+#define VP_TWICE _Pragma("unroll 2")   // partly unrolled, to keep code small
+#define VP_ROLLED _Pragma("unroll 1")  // not unrolled: all instructions share the instruction cache
 #endif
 
 typedef unsigned Word;
@@ -26,14 +28,14 @@ enum { THREADS = 256, WARP = 32, WARPS = THREADS / WARP };
 VP_DEVICE int thread() { return (int)threadIdx.x; }
 VP_DEVICE int lane() { return thread() % WARP; }
 VP_DEVICE int warp() { return thread() / WARP; }
-VP_DEVICE int rank() { return (int)blockIdx.x; }  // of the virtual processor among those of all groups
+VP_DEVICE int rank() { return (int)blockIdx.x; }  // index of the virtual processor among all groups
 
 VP_DEVICE float fma_(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 VP_DEVICE float sqrt_(float x) { return __fsqrt_rn(x); }
 VP_DEVICE float as_float(Word w) { return __uint_as_float(w); }
 VP_DEVICE Word as_word(float f) { return __float_as_uint(f); }
-// 1 / x for x between 2^-126 and 2^126, as rounded as a division is: what the compiler makes of that, but for the case
-// distinction (MUFU.RCP and one step of Newton's; that it is right depends on what MUFU.RCP gives, not on its bound alone).
+// 1 / x for x between 2^-126 and 2^126, rounded as a division rounds. The compiler emits the same code for a division, plus a
+// case distinction: MUFU.RCP and one Newton step. It is correct for the actual results of MUFU.RCP, not for any in its bound.
 VP_DEVICE float reciprocal_(float x)
 {
 #ifdef VP_SIMT
@@ -43,24 +45,24 @@ VP_DEVICE float reciprocal_(float x)
     return fma_(about, fma_(-x, about, 1.f), about);
 #endif
 }
-// Sign aside, floats are ordered as their bits are: infinities above all numbers, NaNs above those.
+// Without the sign, floats have the order of their bits: infinities above all numbers, NaNs above infinities.
 VP_DEVICE Word magnitude(float x) { return as_word(x) & 0x7fffffffu; }
 VP_DEVICE int least(int a, int b) { return a < b ? a : b; }
 VP_DEVICE int most(int a, int b) { return a > b ? a : b; }
 
-// ---- the launch, and the virtual processor that takes part in it
+// ---- a launch and its virtual processors
 struct Launch {
     float* pool;                  // all floats: weights, gradients, activations
     const Word* script;
-    unsigned* counters;           // this launch's, a 128-byte line each
-    unsigned* cleared;            // the next launch's
-    unsigned* report;             // [0] position + 1 of the instruction that stopped the launch, [1] why, [2 + VP] where each was
-    unsigned long long patience;  // nanoseconds that a wait may take; 0: any
-    unsigned* stopped;            // not 0: this launch, or one before it, was stopped
-    float* losses;                // as the first floats of the pool; like the report in memory of the host, who reads both
-                                  // when the launch has ended: that makes visible what was stored, in whatever order
-    VP_TIMELINE(struct Track* recording;)  // one for each virtual processor, then their stamps (cuda/timeline.cuh)
-    VP_TIMELINE(unsigned room;)          // stamps of each that there is room for
+    unsigned* counters;           // this launch's counters, a 128-byte line each
+    unsigned* cleared;            // the next launch's counters
+    unsigned* report;             // [0] position + 1 of the instruction that stopped the launch, [1] why, [2 + VP] VP's position
+    unsigned long long patience;  // limit of a wait in nanoseconds; 0: none
+    unsigned* stopped;            // not 0: this launch, or an earlier one, was stopped
+    float* losses;                // copy of the first floats of the pool. It and the report are in host memory; the host reads
+                                  // both after the end of the launch, which makes all stores visible in any order
+    VP_TIMELINE(struct Track* recording;)  // a track for each virtual processor, then all stamps (cuda/timeline.h)
+    VP_TIMELINE(unsigned room;)          // maximum number of stamps of a virtual processor
 };
 
 // Part of an instruction's result (script.cuh).
@@ -69,38 +71,38 @@ struct Slices {
 };
 
 struct Vp {
-    int id, count;         // index and number of those who divide the present instruction: a group, or all
-    int first;             // rank of the first one of the group
+    int id, count;         // index and number among those that divide the current instruction: a group, or all
+    int first;             // rank of the group's first virtual processor
     float* pool;
     const Word* script;
     unsigned *counters, *report, *stopped;
     float* losses;
     unsigned long long patience;
-    Word position;         // in the script, of the instruction that is executed
-    Word fetched;          // the first word in the buffer
-    Slices slices;         // of its result: what is this one's
-    unsigned why;          // the launch is to be stopped; 0: it is not
+    Word position;         // script position of the current instruction
+    Word fetched;          // script position of the first word in the buffer
+    Slices slices;         // this virtual processor's part of its result
+    unsigned why;          // reason to stop the launch; 0: none
     float gradient_scale;  // from clipping by global norm
-    Store store;           // what the thread holds of weights (cuda/ptx.cuh)
+    Store store;           // the thread's weights (cuda/ptx.cuh)
 };
 
-// ---- shared memory: the script's words, then space for sums or results of the block, then what products need
+// ---- shared memory: words of the script, then scratch space for sums of the block, then buffers of products
 enum { SCRIPT_WORDS = VP_SCRIPT_WORDS, SCRATCH = 512 };
 VP_DEVICE Word* script_buffer() { return (Word*)shared_memory(); }
 VP_DEVICE float* scratch() { return shared_memory() + SCRIPT_WORDS; }
-VP_DEVICE Word* verdict() { return (Word*)scratch() + SCRATCH; }  // of a wait: 0 to go on
-VP_DEVICE Word& last_word() { return verdict()[3]; }          // of the script; a register would be taken all the time
+VP_DEVICE Word* verdict() { return (Word*)scratch() + SCRATCH; }  // of a wait: 0 if the launch goes on
+VP_DEVICE Word& last_word() { return verdict()[3]; }          // of the script; here, because it would occupy a register all the time
 VP_DEVICE float* block_memory() { return shared_memory() + SCRIPT_WORDS + SCRATCH + 4; }
 
-// ---- how a block runs over a slice
+// ---- loops of a block over a slice
 enum {
-    STRIP = 1,     // units of a row that a thread sums
-    ONE_LOOP = 1,  // one loop for all kinds of operands: branches that all threads take alike cost little, code much
-    CHUNK = 16,    // terms of a sum that one thread adds up
+    STRIP = 1,     // units of a row per thread in sums
+    ONE_LOOP = 1,  // one loop for all kinds of operands: uniform branches cost less than more code
+    CHUNK = 16,    // terms of a sum per thread
 };
 
-// a / b for 0 <= a < 2^21, 0 < b, without the twenty instructions of a division: the reciprocal is off by one unit in its
-// last place at most and the product by half a one, together less than the 0.5 / b that the quotient may be.
+// a / b for 0 <= a < 2^21, 0 < b, without the twenty instructions of a division. The reciprocal has an error of at most one unit
+// in the last place, the product of half a unit; together they are below the margin of 0.5 / b.
 VP_DEVICE int small_quotient(int a, int b)
 {
 #ifdef VP_SIMT
@@ -110,7 +112,7 @@ VP_DEVICE int small_quotient(int a, int b)
 #endif
 }
 
-// Calls f(row, column) for the places of a rectangle, row after row: two divisions, however many places, and none for a row.
+// Calls f(row, column) for all places of a rectangle, row after row. It takes two divisions in all, and none for a single row.
 template <class F> VP_DEVICE void for_places(int rows, int columns, F f)
 {
     if (columns <= 0) return;
@@ -129,7 +131,7 @@ template <class F> VP_DEVICE void for_places(int rows, int columns, F f)
     }
 }
 
-// Calls body(setup(r), u) for rows r in [r0, r1) and units u in [u0, u1). Bodies are independent of each other.
+// Calls body(setup(r), u) for rows r in [r0, r1) and units u in [u0, u1). The calls are independent of each other.
 template <class Setup, class Body> VP_DEVICE void for_units(const Vp&, int r0, int r1, int u0, int u1, Setup setup, Body body)
 {
     for_places(r1 - r0, u1 - u0, [&](int r, int u) { body(setup(r0 + r), u0 + u); });
@@ -145,15 +147,15 @@ template <class F> VP_DEVICE void for_run(const Vp&, int n, F f)
     VP_ROLLED for (int k = thread(); k < n; k += THREADS) f(k);
 }
 
-// Calls f(k, mine) for k < n, each in one warp; those that have nothing left to do repeat the last one, with `mine` false.
-// So all run alike: the compiler does not know that the threads of a warp agree on k, and where a branch or a loop may part
-// them it writes down everything twice, from there on and wherever shuffles are.
+// Calls f(k, mine) for k < n, each in one warp. Warps without a k of their own repeat the last one, with `mine` false, so that
+// all warps run the same code. The compiler does not know that the threads of a warp agree on k: after a branch or loop that
+// may split a warp, it emits all code with shuffles twice.
 template <class F> VP_DEVICE void for_warps(int n, F f)
 {
     VP_ROLLED for (int first = 0; first < n; first += WARPS) f(least(first + warp(), n - 1), first + warp() < n);
 }
 
-// A row is a warp's; for_lanes and the reductions divide its units among the lanes.
+// Each row belongs to one warp; for_lanes and the reductions divide its units among the lanes.
 template <class F> VP_DEVICE void for_rows(const Vp&, int r0, int r1, F f)
 {
     for_warps(r1 - r0, [&](int k, bool mine) { f(r0 + k, mine); });
@@ -178,8 +180,8 @@ template <class F> VP_DEVICE float reduce_sum(int n, F f)
     return sum_of_warp(part);
 }
 
-// The largest of f(0) ... f(n - 1). It is NaN if one of them is; without NANS such a one may be passed over instead, which
-// saves two of three instructions.
+// The largest of f(0) ... f(n - 1). With NANS it is NaN if any of them is; without, a NaN may be ignored, which saves two of
+// three instructions.
 template <bool NANS = false, class F> VP_DEVICE float reduce_max(int n, F f)
 {
     const auto larger = [](float a, float b) { return !NANS ? fmaxf(a, b) : a != a || a > b ? a : b; };
@@ -192,7 +194,7 @@ template <bool NANS = false, class F> VP_DEVICE float reduce_max(int n, F f)
 // The largest of f(0) ... f(n - 1), or 0.
 template <class F> VP_DEVICE Word reduce_largest(int n, F f)
 {
-    enum { AT_ONCE = 4 };  // that are on their way; the last one may come again
+    enum { AT_ONCE = 4 };  // loads in flight; the last one may repeat
     int top = 0;
     VP_ROLLED for (int first = 0; first < n; first += AT_ONCE * WARP) {
         int found[AT_ONCE];
@@ -203,8 +205,8 @@ template <class F> VP_DEVICE Word reduce_largest(int n, F f)
     return (Word)top;
 }
 
-// The largest magnitude in some rows: here nobody looks at all at once, a row is a warp's. Larger than any number, so that
-// rows are looked at one by one.
+// The largest magnitude in some rows. On a GPU each row is checked by a warp instead, so this returns more than any number, which
+// makes the caller check row by row.
 template <class Row> VP_DEVICE Word largest_of_rows(int, int, int, Row) { return 0x7fffffffu; }
 
 // The first of the largest values f(0) ... f(n - 1); a NaN wins only in the first place.
@@ -225,7 +227,7 @@ template <class F> VP_DEVICE int arg_max(int n, F f)
     return first != first || best == n ? 0 : best;
 }
 
-// Sum of f(0) ... f(n - 1), made by the whole block; every thread gets it.
+// Sum of f(0) ... f(n - 1), computed by the whole block; every thread gets it.
 template <class F> VP_DEVICE float sum_of_all(const Vp&, int n, F f)
 {
     float part = 0.f;
@@ -239,7 +241,7 @@ template <class F> VP_DEVICE float sum_of_all(const Vp&, int n, F f)
     return total;
 }
 
-// Adds up the sums of chunks, CHUNK of them at a time: the rounding error of a long sum grows with its third root.
+// Adds up the sums of chunks, CHUNK chunks at a time: the rounding error of a long sum grows with the cube root of its length.
 struct Chunks {
     float total, part;
     int count;
@@ -252,7 +254,7 @@ struct Chunks {
     VP_DEVICE float sum() const { return total + part; }
 };
 
-// Sum of f(begin) ... f(end - 1), four of them on their way at once; where fewer are left the last one comes again.
+// Sum of f(begin) ... f(end - 1), with four loads in flight. If fewer terms are left, the last one is loaded again.
 template <class F> VP_DEVICE float sum_of_chunk(int begin, int end, F f)
 {
     enum { AT_ONCE = 4 };
@@ -265,7 +267,7 @@ template <class F> VP_DEVICE float sum_of_chunk(int begin, int end, F f)
     return part;
 }
 
-// put(0, sum over k < n of *f(k)), by one thread.
+// Calls put(0, sum over k < n of *f(k)), computed by one thread.
 template <class F, class Put> VP_DEVICE void sum_strip(int n, int, F f, Put put)
 {
     Chunks chunks;
@@ -275,8 +277,8 @@ template <class F, class Put> VP_DEVICE void sum_strip(int n, int, F f, Put put)
     put(0, chunks.sum());
 }
 
-// put(u, sum over k < n of f(k)[u]) for units [u0, u1), made by the whole block: threads sum chunks, which are then added up
-// in order, as sum_strip would.
+// Calls put(u, sum over k < n of f(k)[u]) for units [u0, u1), computed by the whole block. Threads sum chunks, which are then
+// added up in the order of sum_strip.
 template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u0, int u1, F f, Put put)
 {
     VP_ROLLED for (int from = u0; from < u1; from += THREADS) {
@@ -299,8 +301,8 @@ template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u
     }
 }
 
-// The sum of *f(0) ... *f(n - 1) that sum_strip makes, by the whole block: threads sum a chunk each, some then CHUNK of those.
-// Without shuffles, for which the compiler took registers that large models have for weights.
+// Sum of *f(0) ... *f(n - 1) with the same bits as sum_strip, computed by the whole block: each thread sums a chunk, then some
+// threads sum CHUNK chunks. It has no shuffles, because they took registers that large models need for weights.
 template <class F> VP_DEVICE float sum_by_block(int n, F f)
 {
     float total = 0.f;
@@ -320,7 +322,7 @@ template <class F> VP_DEVICE float sum_by_block(int n, F f)
     return total;
 }
 
-// Whether few sums are to be made, of so many terms that it is quicker if the block makes one after the other.
+// True if there are so few sums, of so many terms, that the block is faster if all of it computes one sum after the other.
 VP_DEVICE bool few_long_sums(int rows, int units, int terms)
 {
     return rows * units < THREADS / 4 && terms > CHUNK / 2 * rows * rows * units;
