@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from vpps.model.learned_policy import LearnedPolicy
     from vpps.planner.policies import learn_policy
     from vpps.session.handle import Handle
+    from vpps.zoo.pretrained import Pretrained
 
 config.start_logging()
 checkpoint.read_history = _Hook("vpps.compiler.passes.stacking:read_history")  # the model cannot import it
@@ -47,6 +48,7 @@ _SUBMODULES = ("data", "distributed", "nn", "reference", "report", "torch", "zoo
 _PLACES = {
     "Handle": "vpps.session.handle",
     "LearnedPolicy": "vpps.model.learned_policy",
+    "Pretrained": "vpps.zoo.pretrained",
     "RowGradients": "vpps.engine.gradients",
     "Specialized": "vpps.engine.ahead",
     "Timeline": "vpps.engine.timeline",
@@ -85,6 +87,7 @@ __all__ = [
     "Model",
     "Parameter",
     "Passes",
+    "Pretrained",
     "RowGradients",
     "Rows",
     "Specialized",

@@ -10,9 +10,10 @@ import vpps
 from vpps.data import SpelledBatch
 from vpps.errors import ModelError
 from vpps.nn import MLP, BiLSTM
+from vpps.zoo.pretrained import Pretrained
 
 
-class BiLSTMTagger:
+class BiLSTMTagger(Pretrained):
     """Word embeddings, an LSTM in each direction, and for every word an MLP with softmax over the tags.
 
     This is the BI-LSTM of Huang, Xu & Yu 2015 (arXiv:1508.01991, section 2.2) with a hidden layer before the softmax,
