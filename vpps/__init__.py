@@ -26,6 +26,7 @@ from vpps.record.vertex import gather, pull, push, scatter
 from vpps.targets import Hook as _Hook
 
 if TYPE_CHECKING:
+    from vpps import callbacks as callbacks
     from vpps import data as data
     from vpps import distributed as distributed
     from vpps import nn as nn
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 config.start_logging()
 checkpoint.read_history = _Hook("vpps.compiler.passes.stacking:read_history")  # the model cannot import it
 
-_SUBMODULES = ("data", "distributed", "nn", "reference", "report", "torch", "zoo")
+_SUBMODULES = ("callbacks", "data", "distributed", "nn", "reference", "report", "torch", "zoo")
 _PLACES = {
     "Handle": "vpps.session.handle",
     "LearnedPolicy": "vpps.model.learned_policy",
