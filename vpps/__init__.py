@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from vpps.engine.gradients import RowGradients
     from vpps.engine.timeline import Timeline
     from vpps.model.learned_policy import LearnedPolicy
+    from vpps.nn.export import export_onnx
     from vpps.planner.policies import learn_policy
     from vpps.session.handle import Handle
     from vpps.zoo.pretrained import Pretrained
@@ -53,6 +54,7 @@ _PLACES = {
     "RowGradients": "vpps.engine.gradients",
     "Specialized": "vpps.engine.ahead",
     "Timeline": "vpps.engine.timeline",
+    "export_onnx": "vpps.nn.export",
     "learn_policy": "vpps.planner.policies",
     "specialize": "vpps.engine.ahead",
 }
@@ -94,6 +96,7 @@ __all__ = [
     "Specialized",
     "Timeline",
     "cell",
+    "export_onnx",
     "gather",
     "init",
     "learn_policy",

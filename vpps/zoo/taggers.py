@@ -35,6 +35,11 @@ class BiLSTMTagger(Pretrained):
         self.bilstm = BiLSTM(model, embedding, hidden, table=self.words)
         self.mlp = MLP(model, 2 * hidden, mlp, n_tags)
 
+    @property
+    def stack(self) -> list[Any]:
+        """The layers, for `vpps.export_onnx`."""
+        return [self.bilstm, self.mlp]
+
     @vpps.cell
     def word_logits(self, forward: vpps.Expression, backward: vpps.Expression) -> vpps.Expression:
         """Return the unnormalised log-probabilities of one word's tags, (n_tags,)."""
@@ -102,6 +107,10 @@ class BiLSTMCharTagger(BiLSTMTagger):
         self.spelling = BiLSTM(model, characters, embedding // 2, table=self.characters, name="spelling")
         self.bilstm = BiLSTM(model, embedding, hidden)
         self.mlp = MLP(model, 2 * hidden, mlp, n_tags)
+
+    @property
+    def stack(self) -> list[Any]:
+        raise ModelError("export_onnx: BiLSTMCharTagger is no stack of layers, as words become vectors in two ways")
 
     @vpps.cell
     def frequent(self, word: int) -> vpps.Expression:
