@@ -27,6 +27,8 @@ from vpps.kernel.resources import Resources, resources_of
 # the same code with and without.
 OPTIONS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space", "--ptxas-options=-v")
 
+LINES = "--generate-line-info"  # source lines of instructions, for listings; the instructions stay the same
+
 KERNEL = "vpps_kernel"
 """Name of the function, `extern "C"`."""
 
@@ -72,19 +74,20 @@ def check_arch(arch: str) -> None:
     raise CompileError(f"{compiler_version()} does not compile for {arch} (it does for {', '.join(known)}): {remedy}")
 
 
-def compile_cubin(source: str, arch: str, cached_registers: int = 0) -> Cubin:
+def compile_cubin(source: str, arch: str, cached_registers: int = 0, lines: bool = False) -> Cubin:
     """The compiled kernel, from the cache if it is there (a few ms, and once 6 to ask NVRTC for its version).
 
     Args:
         source: CUDA C++ that includes no headers.
         arch: "sm_75", "sm_90", "sm_90a" ...
         cached_registers: how many registers per thread are said to hold weights or gradients; goes into `resources`.
+        lines: also write the source line of every instruction, for listings; such a cubin is an entry of its own.
 
     Raises:
         CompileError: no NVRTC, one that does not know the architecture, one that rejects the source (the message shows
             its first diagnostics with the lines of source around them), or a cache directory that cannot be used.
     """
-    options = _options_for(arch, "sm_")
+    options = _options_for(arch, "sm_", lines)
     known = ",".join(f.name for f in fields(Resources))  # what is kept beside the cubin
     key = key_of("nvrtc", source, shlex.join(options), library().identity, known)
 
@@ -103,16 +106,19 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0) -> Cubin:
 
 
 def compile_ptx(source: str, arch: str) -> str:
-    """The intermediate code of a kernel, to be read: what runs is the cubin. Compiled anew every time. Raises
-    CompileError, as `compile_cubin` does."""
-    text, _, _ = _compile(source, _options_for(arch, "compute_"), arch, "PTX")
+    """Compile a kernel to intermediate code with source lines, to be read; the cubin is what runs. There is no cache.
+
+    Raises:
+        CompileError: as `compile_cubin`.
+    """
+    text, _, _ = _compile(source, _options_for(arch, "compute_", lines=True), arch, "PTX")
     return text.rstrip(b"\0").decode()
 
 
-def _options_for(arch: str, prefix: str) -> tuple[str, ...]:
+def _options_for(arch: str, prefix: str, lines: bool) -> tuple[str, ...]:
     if not _ARCH.fullmatch(arch):
         raise CompileError(f"{arch!r} is no architecture: expected sm_ and digits, such as sm_90")
-    return f"--gpu-architecture={arch.replace('sm_', prefix)}", *OPTIONS
+    return f"--gpu-architecture={arch.replace('sm_', prefix)}", *OPTIONS, *([LINES] if lines else ())
 
 
 def compiler_version() -> str:
