@@ -65,7 +65,7 @@ def test_a_notebook_shows(expression: str, html: str, text: str, shell: Any) -> 
 
 
 PUBLIC = {
-    "vpps": {*vpps.__all__, "data", "distributed", "errors", "nn", "reference", "report", "torch", "zoo"},
+    "vpps": {*vpps.__all__, "callbacks", "data", "distributed", "errors", "nn", "reference", "report", "torch", "zoo"},
     "vpps.nn": set(vpps.nn.__all__),
     "vpps.data": set(vpps.data.__all__),
     "vpps.init": set(vpps.init.__all__),

@@ -26,6 +26,7 @@ from vpps.record.vertex import gather, pull, push, scatter
 from vpps.targets import Hook as _Hook
 
 if TYPE_CHECKING:
+    from vpps import callbacks as callbacks
     from vpps import data as data
     from vpps import distributed as distributed
     from vpps import nn as nn
@@ -37,19 +38,23 @@ if TYPE_CHECKING:
     from vpps.engine.gradients import RowGradients
     from vpps.engine.timeline import Timeline
     from vpps.model.learned_policy import LearnedPolicy
+    from vpps.nn.export import export_onnx
     from vpps.planner.policies import learn_policy
     from vpps.session.handle import Handle
+    from vpps.zoo.pretrained import Pretrained
 
 config.start_logging()
 checkpoint.read_history = _Hook("vpps.compiler.passes.stacking:read_history")  # the model cannot import it
 
-_SUBMODULES = ("data", "distributed", "nn", "reference", "report", "torch", "zoo")
+_SUBMODULES = ("callbacks", "data", "distributed", "nn", "reference", "report", "torch", "zoo")
 _PLACES = {
     "Handle": "vpps.session.handle",
     "LearnedPolicy": "vpps.model.learned_policy",
+    "Pretrained": "vpps.zoo.pretrained",
     "RowGradients": "vpps.engine.gradients",
     "Specialized": "vpps.engine.ahead",
     "Timeline": "vpps.engine.timeline",
+    "export_onnx": "vpps.nn.export",
     "learn_policy": "vpps.planner.policies",
     "specialize": "vpps.engine.ahead",
 }
@@ -85,11 +90,13 @@ __all__ = [
     "Model",
     "Parameter",
     "Passes",
+    "Pretrained",
     "RowGradients",
     "Rows",
     "Specialized",
     "Timeline",
     "cell",
+    "export_onnx",
     "gather",
     "init",
     "learn_policy",

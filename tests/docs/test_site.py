@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import vpps
+import vpps.callbacks
 import vpps.data
 import vpps.nn
 import vpps.zoo
@@ -67,7 +68,7 @@ def test_every_public_name_is_documented(site: Path) -> None:
 
     inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
     documented = {name for kind, items in inventory.data.items() if kind.startswith("py:") for name in items}
-    modules = {m.__name__: m for m in (vpps, vpps.nn, vpps.data, vpps.zoo, vpps.distributed)}
+    modules = {m.__name__: m for m in (vpps, vpps.nn, vpps.data, vpps.zoo, vpps.callbacks, vpps.distributed)}
     public = {f"{module}.{name}" for module, found in modules.items() for name in found.__all__}
     assert public - documented - {"vpps.init"} == set()
     assert {"vpps.Handle.fb", "vpps.Model.save", "vpps.Graph.map", "vpps.init.orthogonal"} <= documented

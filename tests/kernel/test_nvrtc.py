@@ -26,6 +26,7 @@ from vpps.kernel import libnvrtc, nvrtc
 from vpps.kernel.nvrtc import KERNEL, compile_cubin, supported_archs
 from vpps.kernel.programs import package_folders
 from vpps.kernel.resources import Resources, check_resources
+from vpps.report.listing import sass
 
 compiles = [pytest.mark.nvrtc, needs_nvrtc]
 
@@ -315,6 +316,19 @@ class TestLibrary:
         assert libnvrtc.Library(str(other)).identity != own.identity
 
 
+@pytest.mark.nvrtc
+@needs_nvrtc
+def test_source_lines_change_no_instruction() -> None:
+    source = interpreter(32)
+    plain, lines = compile_cubin(source, "sm_90"), compile_cubin(source, "sm_90", lines=True)
+    assert plain.path != lines.path
+    assert code_of(lines) == code_of(plain)
+    assert replace(lines.resources, compile_seconds=0.0) == replace(plain.resources, compile_seconds=0.0)
+    stores = [n for n, line in enumerate(source.splitlines(), 1) if "case 3:" in line]
+    assert f'vpps_kernel.cu", line {stores[0]}' in sass(lines.path)
+    assert "//## File" not in sass(plain.path)
+
+
 class TestCache:
     pytestmark = compiles
 
@@ -341,7 +355,7 @@ class TestCache:
         monkeypatch.setattr(nvrtc, "_compile", refuse)
         assert compile_cubin(EMPTY, "sm_90", 3) == first
         assert compile_cubin(EMPTY, "sm_90", 5).resources == replace(first.resources, cached_registers=5)
-        for arguments in [(EMPTY + "\n", "sm_90"), (EMPTY, "sm_80")]:
+        for arguments in [(EMPTY + "\n", "sm_90"), (EMPTY, "sm_80"), (EMPTY, "sm_90", 3, True)]:
             with pytest.raises(AssertionError, match="nothing should be compiled"):
                 compile_cubin(*arguments)
         library = SimpleNamespace(identity="NVRTC 13.9, 1 bytes", version="13.9")

@@ -108,6 +108,15 @@ def test_ptx_sass_and_resources_of_a_gpu() -> None:
     assert ".visible .entry vpps_kernel" in found.ptx()
     assert ".target sm_75" in found.ptx()
     assert re.search(r"/\*0000\*/ .*;", found.sass())
+    n_lines = len(found.source().splitlines())
+    for listing, line in (
+        (found.ptx(), r"\.loc\s+1 (\d+)"),
+        (found.sass(), r'//## File ".*vpps_kernel\.cu", line (\d+)'),
+    ):
+        numbers = {int(number) for number in re.findall(line, listing)}
+        assert len(numbers) > 100
+        assert max(numbers) <= n_lines
+    assert "//## File" not in sass(found.compiled.binary)  # the kernel that runs has no lines
     assert found.source() == found.compiled.source
     lines = kernels_text([found.compiled] * 2).splitlines()
     heads, row = lines[0].split(), lines[2].split()

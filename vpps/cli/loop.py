@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import vpps
+from vpps.callbacks import Callback, ProgressBar, TensorBoard
 from vpps.cli.console import plain_console
 from vpps.cli.options import LEARNING_RATES, TrainOptions, policy_for, precisions_in
 from vpps.cli.saved_run import SavedRun, best_of
 from vpps.distributed import World
-from vpps.errors import DistributedError
+from vpps.errors import DistributedError, VppsError
 from vpps.model.optim import OPTIMIZERS, Optimizer
 from vpps.zoo.task import Settings, Task
 
@@ -28,6 +28,7 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
 
     Raises:
         DistributedError: `--autotune` is given although batches are divided.
+        VppsError: there is no package for `--tensorboard`, or its folder cannot be written.
     """
     if options.autotune and world.shards > 1:
         raise DistributedError(
@@ -47,10 +48,15 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
         since = f"no better score since epoch {best.epoch} of {finished}"
         console.print(f"{options.checkpoint} has {since}: ask for more with --patience", soft_wrap=True)
         return
+    try:
+        writes = options.tensorboard is not None and world.is_first
+        curves = TensorBoard(str(options.tensorboard)) if writes else Callback()
+    except (ModuleNotFoundError, OSError) as error:
+        raise VppsError(f"--tensorboard {options.tensorboard}: {error}") from None
     graph = vpps.Graph()  # an example, so that the kernel is compiled before the clock starts
     loss = task.loss(graph, task.train[: options.batch_size]) * (1 / options.batch_size)
     try:
-        with vpps.Handle(
+        with curves, vpps.Handle(
             task.model, optimizer=_optimizer(options), vps=options.vps, target=options.target,
             policy=policy_for(options.policy, graph, task.model.learned_policy), clip_norm=options.clip_norm,
             autotune=options.autotune, world=world, example=(graph, loss),
@@ -58,11 +64,12 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
         ) as handle:  # fmt: skip
             for epoch in range(finished, options.epochs):
                 start = time.perf_counter()
-                trained = _epoch(task, handle, options, settings.seed, epoch, console, world)
+                trained = _epoch(task, handle, options, settings.seed, epoch, console, curves, world)
                 speed = len(task.train) / (time.perf_counter() - start)
                 scored = task.evaluate(handle) if world.shards == 1 else task.evaluate(handle, world)
                 found = world.gather(scored)[0]  # all ranks stop or continue with the first one
                 scores = "".join(f"  {name} {score:.3f}" for name, score in found.items())
+                curves.on_epoch(epoch + 1, {"loss": trained, **found, "examples/s": speed})
                 improved = best.see(next(iter(found.values())), epoch + 1)
                 if options.checkpoint is not None:
                     handle.compare_weights()
@@ -113,19 +120,22 @@ class Best:
 
 
 def _epoch(
-    task: Task[Any], handle: vpps.Handle, options: TrainOptions, seed: int, epoch: int, console: Console, world: World
-) -> float:
+    task: Task[Any], handle: vpps.Handle, options: TrainOptions, seed: int, epoch: int, console: Console,
+    curves: Callback, world: World,
+) -> float:  # fmt: skip
     """Train on every example once; return the mean loss per unit."""
     units = task.units(task.train[:])
-    total, seen, whole = 0.0, 0, 0  # summed loss and examples of batches with known loss; size of the previous batch
-    columns = [TextColumn("epoch {task.fields[epoch]}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    columns.append(TextColumn("{task.fields[loss]}"))  # empty until a loss is known
-    n_batches = -(-len(task.train) // options.batch_size)
-    quiet = console.quiet or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-        bar = progress.add_task("train", total=n_batches, epoch=epoch + 1, loss="")
-        # The order depends on seed and epoch alone, so a resumed run sees the same batches as an uninterrupted one.
-        divided: dict[str, Any] = {} if world.shards == 1 else {"world": world}  # a user's own set may lack `world`
+    total, whole, n_batches = 0.0, 0, -(-len(task.train) // options.batch_size)
+    # The order depends on seed and epoch alone, so a resumed run sees the same batches as an uninterrupted one.
+    divided: dict[str, Any] = {} if world.shards == 1 else {"world": world}  # a user's own set may lack `world`
+    with ProgressBar(n_batches, epoch=epoch + 1, console=console) as bar:
+
+        def take(loss: float, number: int) -> float:
+            """Show the loss of a batch of that number, from 1; return its sum over the batch."""
+            for callback in (bar, curves):
+                callback.on_step(epoch * n_batches + number, loss * len(task.train) / units)
+            return loss * whole
+
         for k, batch in enumerate(task.train.batches(options.batch_size, seed=seed, epoch=epoch, **divided)):
             graph, size = vpps.Graph(), batch.whole if divided else len(batch)
             loss = task.loss(graph, batch) * (1 / size)
@@ -133,11 +143,9 @@ def _epoch(
             if k % len(world.mine):  # another shard of the same step
                 continue
             if whole:
-                total, seen = total + stale * whole, seen + whole
-                progress.update(bar, loss=f"loss {total / seen * len(task.train) / units:.4f}")
-            progress.advance(bar)
+                total += take(stale, k // len(world.mine))
             whole = size
-    return (total + handle.sync_get_latest_loss() * whole) / units
+        return (total + take(handle.sync_get_latest_loss(), n_batches)) / units
 
 
 def _optimizer(options: TrainOptions) -> Optimizer:

@@ -125,6 +125,10 @@ class TrainOptions:
             "best score to NAME.best.",
         ),
     ] = None
+    tensorboard: Annotated[
+        Path | None,
+        _option(file_okay=False, help="Write curves of loss and scores to this folder; needs tensorboardX or PyTorch."),
+    ] = None
     resume: Annotated[
         bool,
         _option("--resume", help="Continue from --checkpoint; options not given are restored from it, except files."),

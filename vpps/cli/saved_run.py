@@ -20,7 +20,7 @@ from vpps.errors import CheckpointError
 from vpps.zoo.task import Settings, Task
 
 _KEY = "vpps-train"
-_NOT_SETTINGS = {"checkpoint", "resume"}  # they locate the run; they do not change it
+_NOT_SETTINGS = {"checkpoint", "resume", "tensorboard"}  # they locate the run; they do not change it
 _OF_THE_MACHINE = {"timeout", "vps", "autotune"}  # they do not change the learned weights
 _KEPT = {"task": str, "epoch": int, "settings": dict, "state": dict, "best": dict}
 _BEST = {"lower_is_better": (bool,), "score": (float, int), "epoch": (int,)}

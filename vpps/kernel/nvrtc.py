@@ -27,6 +27,8 @@ from vpps.kernel.resources import Resources, resources_of
 # Other versions give the same code with and without.
 OPTIONS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space", "--ptxas-options=-v")
 
+LINES = "--generate-line-info"  # source lines of instructions, for listings; the instructions stay the same
+
 KERNEL = "vpps_kernel"
 """Name of the kernel, an `extern "C"` function."""
 
@@ -72,19 +74,20 @@ def check_arch(arch: str) -> None:
     raise CompileError(f"{compiler_version()} does not compile for {arch} (it does for {', '.join(known)}): {remedy}")
 
 
-def compile_cubin(source: str, arch: str, cached_registers: int = 0) -> Cubin:
+def compile_cubin(source: str, arch: str, cached_registers: int = 0, lines: bool = False) -> Cubin:
     """Compile a kernel, unless the cache has it (a few ms, and 6 ms once for NVRTC's version).
 
     Args:
         source: CUDA C++ that includes no headers.
         arch: "sm_75", "sm_90", "sm_90a" ...
         cached_registers: registers per thread for weights or gradients; stored in `resources`.
+        lines: also store the source line of every instruction, for listings. The cache keeps such a cubin separately.
 
     Raises:
         CompileError: there is no NVRTC, it does not know the architecture, it rejects the source (the message shows its
             first diagnostics with the source lines around them), or no cache directory can be used.
     """
-    options = _options_for(arch, "sm_")
+    options = _options_for(arch, "sm_", lines)
     known = ",".join(f.name for f in fields(Resources))  # fields stored with the cubin
     key = key_of("nvrtc", source, shlex.join(options), library().identity, known)
 
@@ -103,16 +106,16 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0) -> Cubin:
 
 
 def compile_ptx(source: str, arch: str) -> str:
-    """PTX of a kernel, for readers; the GPU runs the cubin. It is compiled at each call. Raises CompileError as
+    """PTX of a kernel with source lines, for readers; the GPU runs the cubin. It is compiled at each call. Raises CompileError as
     `compile_cubin` does."""
-    text, _, _ = _compile(source, _options_for(arch, "compute_"), arch, "PTX")
+    text, _, _ = _compile(source, _options_for(arch, "compute_", lines=True), arch, "PTX")
     return text.rstrip(b"\0").decode()
 
 
-def _options_for(arch: str, prefix: str) -> tuple[str, ...]:
+def _options_for(arch: str, prefix: str, lines: bool) -> tuple[str, ...]:
     if not _ARCH.fullmatch(arch):
         raise CompileError(f"{arch!r} is no architecture: expected sm_ and digits, such as sm_90")
-    return f"--gpu-architecture={arch.replace('sm_', prefix)}", *OPTIONS
+    return f"--gpu-architecture={arch.replace('sm_', prefix)}", *OPTIONS, *([LINES] if lines else ())
 
 
 def compiler_version() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ _GRADIENT_ROWS = "gradient_rows/"
 _AVERAGE = "average/"
 _AVERAGE_CURRENT = "average_current/"  # for a table: number of updates that each row's average includes
 _DESCRIPTION = "vpps"
-_CHECKSUM = "vpps.crc32"  # safetensors has none
+CHECKSUM = "vpps.crc32"  # safetensors has none
 
 
 HistoryReader = Callable[[Mapping[str, Any], "Mapping[str, Parameter | None]", "Sequence[Parameter]"], "CellHistory"]
@@ -48,8 +48,6 @@ read_history: HistoryReader = _no_history
 
 def serialised(model: Model, path: Path) -> bytes:
     """Return the bytes of a file with the model; error messages name `path`."""
-    from safetensors.numpy import save as serialise
-
     model.pull_weights()
     tensors: dict[str, NDArray[Any]] = {f"{_WEIGHT}{p.name}": p.host for p in model}
     # A file of averages omits the training state, because that state belongs to the weights.
@@ -86,6 +84,13 @@ def serialised(model: Model, path: Path) -> bytes:
     }
     plain = json.dumps(description, default=lambda number: number.item())  # NumPy scalars
     metadata = {_DESCRIPTION: plain} | {_USER + k: v for k, v in model.metadata.items()}
+    return in_safetensors(tensors, metadata, path)
+
+
+def in_safetensors(tensors: dict[str, NDArray[Any]], metadata: Mapping[str, str], path: Path) -> bytes:
+    """Return a file with a checksum; `path` is for errors."""
+    from safetensors.numpy import save as serialise
+
     try:
         return serialise(tensors, sealed(tensors, metadata))
     except UnicodeEncodeError as error:
@@ -105,12 +110,18 @@ def write(path: Path, data: bytes) -> None:
 
 def sealed(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> dict[str, str]:
     """Return the metadata with a checksum of the file's whole contents."""
-    kept = {k: v for k, v in metadata.items() if k != _CHECKSUM}
+    kept = {k: v for k, v in metadata.items() if k != CHECKSUM}
     checksum = zlib.crc32(json.dumps(kept, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         checksum = zlib.crc32(f"{name} {tensor.dtype.str} {tensor.shape}".encode(), checksum)
         checksum = zlib.crc32(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data, checksum)
-    return kept | {_CHECKSUM: f"{checksum:08x}"}
+    return kept | {CHECKSUM: f"{checksum:08x}"}
+
+
+def refuse_damaged(path: Path, metadata: Mapping[str, str], tensors: Mapping[str, NDArray[Any]]) -> None:
+    """Raise CheckpointError if the checksum does not match the contents."""
+    if sealed(tensors, metadata) != metadata:
+        raise CheckpointError(f"{path}: damaged: the checksum does not match the contents")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +137,12 @@ class _Contents:
     policy: LearnedPolicy | None
 
 
-def _read(path: Path) -> _Contents:
+def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
+    """Return the metadata and the tensors of a safetensors file, before `refuse_damaged`.
+
+    Raises:
+        CheckpointError: no such file, or a damaged one.
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import load as deserialise
 
@@ -142,6 +158,11 @@ def _read(path: Path) -> _Contents:
     except (SafetensorError, OSError, LookupError, TypeError, AttributeError, HeaderError) as error:
         # LookupError, TypeError, AttributeError: types that NumPy lacks.
         raise CheckpointError(f"{path}: damaged or not a safetensors file ({error})") from error
+    return raw, tensors
+
+
+def _read(path: Path) -> _Contents:
+    raw, tensors = read_tensors(path)
     if _DESCRIPTION not in raw:
         raise CheckpointError(f"{path}: a safetensors file, but not a vpps checkpoint")
     try:
@@ -150,8 +171,7 @@ def _read(path: Path) -> _Contents:
             raise CheckpointError(
                 f"{path}: written by another version of vpps (format {description['format']}, not {FORMAT})"
             )
-        if sealed(tensors, raw) != raw:
-            raise CheckpointError(f"{path}: damaged: the checksum does not match the contents")
+        refuse_damaged(path, raw, tensors)
         weights = {p["name"]: _tensor(tensors, _WEIGHT + p["name"]) for p in description["parameters"]}
         for p in description["parameters"]:
             if p["kind"] not in ("parameter", "lookup") or type(p["trainable"]) is not bool:
@@ -255,23 +275,29 @@ def _kind(p: Parameter) -> str:
     return type(p).__name__.lower()
 
 
+def refuse_others(path: Path, own: Set[str], found: Set[str], owner: str, remedy: str = "") -> None:
+    """Raise CheckpointError if the names of parameters in a file differ from those of its owner, such as the model."""
+    lacking = (("the file lacks", own - found), (f"the {owner} lacks", found - own))
+    said = "; ".join(f"{whose} {', '.join(map(repr, sorted(which)))}" for whose, which in lacking if which)
+    if said:
+        raise CheckpointError(f"{path}: belongs to another {owner}: {said}{remedy}")
+
+
+def refuse_shape(path: Path, name: str, found: Shape, own: Shape, owner: str) -> None:
+    """Raise CheckpointError if a parameter has another shape in the file."""
+    if found != own:
+        raise CheckpointError(f"{path}: {name!r} has shape {found} in the file and {own} in the {owner}")
+
+
 def restore(model: Model, path: Path, strict: bool) -> None:
     """Implement `Model.restore` for a checked path."""
     contents = _read(path)
-    names = {p.name for p in model}
-    if strict and names != set(contents.weights):
-        lacking = (
-            ("the file lacks", names - set(contents.weights)),
-            ("the model lacks", set(contents.weights) - names),
-        )
-        said = "; ".join(f"{whose} {', '.join(map(repr, sorted(which)))}" for whose, which in lacking if which)
-        raise CheckpointError(f"{path}: belongs to another model: {said}. Use strict=False to take what both have")
+    if strict:
+        remedy = ". Use strict=False to take what both have"
+        refuse_others(path, {p.name for p in model}, contents.weights.keys(), "model", remedy)
     shared = [p for p in model if p.name in contents.weights]
     for p in shared:
-        if contents.weights[p.name].shape != p.shape:
-            raise CheckpointError(
-                f"{path}: {p.name!r} has shape {contents.weights[p.name].shape} in the file and {p.shape} in the model"
-            )
+        refuse_shape(path, p.name, contents.weights[p.name].shape, p.shape, "model")
     kinds = {p["name"]: p["kind"] for p in contents.description["parameters"]}
     for p in shared if contents.accumulated is not None or contents.averages is not None else ():
         if kinds[p.name] != _kind(p):

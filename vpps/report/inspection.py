@@ -129,14 +129,27 @@ class Inspection:
         return listing.asm(build_tails(tuple(self.spec.tails)))
 
     def ptx(self) -> str:
-        """Return the intermediate code of the kernel (cuda). Raises HandleError for another target, CompileError."""
+        """Return the intermediate code of the kernel (cuda); `.loc` gives lines of `source()`.
+
+        Raises:
+            HandleError: the target is another one.
+            CompileError: NVRTC is missing or fails.
+        """
         self._check_shows("ptx")
         return listing.ptx(self.source(), self.arch)
 
     def sass(self) -> str:
-        """Return the machine code of the kernel (cuda). Raises HandleError for another target, CompileError."""
+        """Return the machine code of the kernel (cuda); comments give lines of `source()`.
+
+        The kernel is compiled once more, as kernels that run have no line information. The instructions are the same.
+
+        Raises:
+            HandleError: the target is another one.
+            CompileError: NVRTC or nvdisasm is missing or fails.
+        """
         self._check_shows("sass")
-        return listing.sass(self.compiled.binary)
+        chip = self.compiled.spec.chip
+        return listing.sass(listing.cubin_with_lines(self.compiled.source, self.arch, chip.registers))
 
     def _check_shows(self, what: str) -> None:
         if what not in self._row.listings:

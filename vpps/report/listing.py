@@ -37,11 +37,15 @@ def nvdisasm() -> Path | None:
 
 
 def sass(cubin: Path) -> Text:
-    """Disassemble the machine code of a GPU with nvdisasm. Raises CompileError if nvdisasm is missing."""
+    """Disassemble the machine code of a GPU with nvdisasm, with the source lines that the cubin has.
+
+    Raises:
+        CompileError: nvdisasm is missing.
+    """
     tool = nvdisasm()
     if tool is None:
         raise CompileError("the kernel cannot be disassembled, there is no nvdisasm: pip install nvidia-cuda-nvdisasm")
-    return _output([str(tool), "--print-code", str(cubin)], cubin)
+    return _output([str(tool), "--print-code", "--print-line-info", str(cubin)], cubin)
 
 
 def ptx(source: str, arch: str) -> Text:
@@ -49,6 +53,13 @@ def ptx(source: str, arch: str) -> Text:
     from vpps.kernel.nvrtc import compile_ptx
 
     return Text(compile_ptx(source, arch))
+
+
+def cubin_with_lines(source: str, arch: str, cached_registers: int) -> Path:
+    """Compile a kernel for `sass`, with source lines, and return its path. Raises CompileError if NVRTC is missing."""
+    from vpps.kernel.nvrtc import compile_cubin
+
+    return compile_cubin(source, arch, cached_registers, lines=True).path
 
 
 def _output(command: Sequence[str], file: Path) -> Text:

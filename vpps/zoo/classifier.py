@@ -14,9 +14,10 @@ from vpps.data import GraphBatch
 from vpps.errors import DataError
 from vpps.nn import MLP, Linear
 from vpps.record.cell import Cell
+from vpps.zoo.pretrained import Pretrained
 
 
-class Classifier(ABC):
+class Classifier(Pretrained, ABC):
     """Classifies vertices or graphs by their state. Subclasses compute the states.
 
     Attributes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,6 +31,11 @@ class LSTMLanguageModel(Classifier):
         self.words = model.lookup("words", (n_words, embedding))
         self.lstm = LSTM(model, embedding, hidden)
         self.output = Linear(model, hidden, n_words, name="output")
+
+    @property
+    def stack(self) -> list[Any]:
+        """The layers, for `vpps.export_onnx`."""
+        return [self.words, self.lstm, self.output]
 
     @vpps.cell
     def begin(self, word: int) -> State:

@@ -10,9 +10,10 @@ import vpps
 from vpps.data import SpelledBatch
 from vpps.errors import ModelError
 from vpps.nn import MLP, BiLSTM
+from vpps.zoo.pretrained import Pretrained
 
 
-class BiLSTMTagger:
+class BiLSTMTagger(Pretrained):
     """Word embeddings, an LSTM in each direction, and for every word an MLP with softmax over the tags.
 
     This is the BI-LSTM of Huang, Xu & Yu 2015 (arXiv:1508.01991, section 2.2) with a hidden layer before the softmax,
@@ -33,6 +34,11 @@ class BiLSTMTagger:
         self.words = model.lookup("words", (n_words, embedding))
         self.bilstm = BiLSTM(model, embedding, hidden, table=self.words)
         self.mlp = MLP(model, 2 * hidden, mlp, n_tags)
+
+    @property
+    def stack(self) -> list[Any]:
+        """The layers, for `vpps.export_onnx`."""
+        return [self.bilstm, self.mlp]
 
     @vpps.cell
     def word_logits(self, forward: vpps.Expression, backward: vpps.Expression) -> vpps.Expression:
@@ -101,6 +107,10 @@ class BiLSTMCharTagger(BiLSTMTagger):
         self.spelling = BiLSTM(model, characters, embedding // 2, table=self.characters, name="spelling")
         self.bilstm = BiLSTM(model, embedding, hidden)
         self.mlp = MLP(model, 2 * hidden, mlp, n_tags)
+
+    @property
+    def stack(self) -> list[Any]:
+        raise ModelError("export_onnx: BiLSTMCharTagger is no stack of layers, as words become vectors in two ways")
 
     @vpps.cell
     def frequent(self, word: int) -> vpps.Expression:

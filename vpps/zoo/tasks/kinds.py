@@ -28,8 +28,9 @@ from vpps.data.synthetic import PLAYS
 from vpps.distributed import World
 from vpps.errors import CheckpointError, DataError
 from vpps.zoo.lattices import characters_of
+from vpps.zoo.names import count_kept, names_of, set_kept
 from vpps.zoo.task import EVALUATION_BATCH, Batch, Task, in_turns
-from vpps.zoo.tasks.files import count_kept, names_of, parallel_files, set_kept, train_and_dev
+from vpps.zoo.tasks.files import parallel_files, train_and_dev
 from vpps.zoo.tasks.spans import tag_scores
 
 LONGEST = 100  # maximum number of words in a translation
