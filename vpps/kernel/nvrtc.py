@@ -106,8 +106,8 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0, lines: bool
 
 
 def compile_ptx(source: str, arch: str) -> str:
-    """PTX of a kernel with source lines, for readers; the GPU runs the cubin. Compiled at each call. Raises CompileError
-    as `compile_cubin` does."""
+    """PTX of a kernel with source lines, for readers; the GPU runs the cubin. Compiled at each call. Raises the errors
+    of `compile_cubin`."""
     text, _, _ = _compile(source, _options_for(arch, "compute_", lines=True), arch, "PTX")
     return text.rstrip(b"\0").decode()
 
