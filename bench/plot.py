@@ -129,8 +129,8 @@ FIGURES = {
 PREDICTED = "data_parallel"
 
 
-def draw_workloads(figure: Any, options: argparse.Namespace) -> None:
-    """Draw one of the figures of workload_figures.py."""
+def draw_workloads(figure: Any, options: argparse.Namespace) -> str:
+    """Draw one of the figures of workload_figures.py. Returns the commits that were measured."""
     lines = [line for line in workload_lines.read(options.lines) if line["bench"] == workload_lines.BENCH]
     wanted = options.tasks.split(",") if options.tasks else None
     cases = [
@@ -144,12 +144,12 @@ def draw_workloads(figure: Any, options: argparse.Namespace) -> None:
         workload_figures.FIGURES[options.figure](figure, cases)
     except ValueError as error:
         sys.exit(f"{options.lines}: {error}")
-    commits = {commit_of(line) for line in lines}
     cores = {f"{case.settings['threads']} thread(s) on {case.settings['cores']} core(s)" for case in cases}
-    made = f"{lines[-1]['machine']['cpu']}, {', '.join(sorted(cores))}, {', '.join(sorted(commits))}"
+    made = f"{lines[-1]['machine']['cpu']}, {', '.join(sorted(cores))}"
     title = figure.get_suptitle() or ("inference" if options.mode == "infer" else "training")
     made = textwrap.fill(made, int(14 * figure.get_figwidth()))
     figure.suptitle(f"{title}\n{made}", fontsize=9)
+    return ", ".join(sorted({commit_of(line) for line in lines}))
 
 
 def main() -> None:
@@ -174,8 +174,8 @@ def main() -> None:
     out = options.out or options.lines.with_suffix(".svg")
     if benches and benches <= {workload_lines.BENCH, workload_lines.MEMORY}:
         figure = plt.figure(layout="constrained")
-        draw_workloads(figure, options)
-        figure.savefig(out, metadata={"Date": None})
+        commits = draw_workloads(figure, options)
+        figure.savefig(out, metadata={"Date": None, "Description": commits})
         print(out)
         return
     if benches == {PREDICTED}:

@@ -96,13 +96,22 @@ def strongest(figure: Any, cases: Sequence[Case]) -> None:
     axes = figure.subplots()
     for size, colour, marker in zip(sizes, ("#E69F00", "#0072B2", "#009E73", "#CC79A7"), "osD^", strict=False):
         points = [(found[task, size], y) for y, task in enumerate(tasks) if (task, size) in found]
-        axes.plot(*zip(*points, strict=True), marker, color=colour, markersize=6, label=f"batch {size}")
+        axes.plot(
+            *zip(*points, strict=True),
+            marker,
+            color=colour,
+            markersize=6,
+            markerfacecolor="none",
+            label=f"batch {size}",
+        )
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xlim(left=0)
+    axes.set_xlabel("times as fast as the strongest peer\n(right of 1: vpps is faster)", fontsize=8)
     axes.set_yticks(range(len(tasks)), tasks, fontsize=9)
+    axes.set_ylabel("network", fontsize=8)
     axes.grid(linewidth=0.3)
     axes.legend(fontsize=9, loc="lower right")
-    figure.suptitle("training: times as fast as the strongest peer")
+    figure.suptitle("training, one step of a mini-batch")
 
 
 def throughput(figure: Any, cases: Sequence[Case]) -> None:

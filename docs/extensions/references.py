@@ -106,9 +106,10 @@ def operators() -> str:
     said = comments(Form)
     parts = []
     for form, ops in groupby(sorted(OPS.values(), key=lambda op: [*Form].index(op.form)), lambda op: op.form):
-        rows = ((code(op.name) + written(op), escaped(op.doc), gradient_reads(op)) for op in ops)
+        rows = [(code(op.name) + written(op), escaped(op.doc), gradient_reads(op)) for op in ops]
+        columns = 3 if any(reads for *_, reads in rows) else 2
         parts.append(f"## {form.value}\n\nHow they run: {said[form.name]}.\n\n")
-        parts.append(table(("op", "meaning", "gradient reads"), rows))
+        parts.append(table(("op", "meaning", "gradient reads")[:columns], (row[:columns] for row in rows)))
     return "".join(parts)
 
 
