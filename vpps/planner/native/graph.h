@@ -18,7 +18,7 @@ struct List {
     const i64 *ends, *elements;
 };
 
-// The vertices of a cell, or of a part of a cell.
+// The vertices of a cell, or of one part of it.
 struct Vertices {
     i64 n = 0;
     Column calls{}, levels{};
@@ -69,14 +69,14 @@ struct RecordedBlock : Vertices {
     const RecordedCell* cell = nullptr;
     i64 first_vertex = 0, first_kind = 0, first_operand = 0;  // numbered through all blocks
     i64 n_needed = 0;
-    std::vector<u8> unread;  // by output: 1 if no needed vertex reads it, while others of the block are read
+    std::vector<u8> unread;  // by output: 1 if no needed vertex reads it, but another output of the block is read
 
     i64 rank = 0;            // the stage of a vertex is rank + local
     std::vector<i32> local;
     i64 top = 0;             // the largest local stage
     i64 last = 0;            // the last stage of its recurrence
     bool recurrent = false;
-    std::vector<u8> crossed; // if recurrent: flags of gathered operands, then of scattered outputs
+    std::vector<u8> crossed; // if recurrent: flags for gathered operands, then for scattered outputs
     std::vector<std::vector<i64>> made_ends;
 
     // Returns the ends of the lists of a list argument, given their lengths: the prefix sum, starting with 0.
@@ -98,8 +98,8 @@ public:
 
     Components components;
 
-    // Sets the values that are in the pool before the launch: addresses of the first values, or NOWHERE. One vertex, of
-    // an empty cell, stands for all their producers.
+    // Sets the values that are in the pool before the launch. `addresses`: those of the first n values, or NOWHERE. One
+    // vertex of an empty cell stands for all their producers.
     void take_present(const RecordedCell& cell, const u32* addresses, i64 n)
     {
         const u32* first = std::find_if(addresses, addresses + n, is_there);
@@ -119,7 +119,7 @@ public:
     // Numbers vertices and outputs. Returns false if values or calls are missing or duplicate: the graph is unusable.
     bool number()
     {
-        i64 calls = 0;  // their sum: a duplicate call is smaller than the missing one, so the sum is wrong
+        i64 calls = 0;  // their sum; wrong if a call is duplicate, because the missing call is larger
         n_vertices = n_kinds_ = n_operands_ = 0;
         of_value_.assign(n_values, {-1, -1});
         block_of_kind_.clear();
@@ -288,7 +288,7 @@ public:
                 find_crossed(k);
     }
 
-    // Keeps recurrent cells in the parts that they had. The new end of a growing graph may have fewer or other cycles.
+    // Keeps recurrent cells in their previous parts. The new end of a growing graph may have fewer or different cycles.
     void keep_crossed()
     {
         for (RecordedBlock& b : *this) {
@@ -399,7 +399,7 @@ private:
         visit_all(stack_, visit);
     }
 
-    // Marks the operands of a block that read its own recurrence, and the outputs that they read.
+    // Marks the operands of a block that read from its own recurrence, and the outputs that they read.
     void find_crossed(i64 block)
     {
         RecordedBlock& reader = blocks[block];

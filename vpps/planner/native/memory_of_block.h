@@ -17,7 +17,7 @@ struct BlockMemory {
 
     std::vector<i64> at, room;    // by slab group and step: address, and room in rows
     std::vector<Lifetime> lives;  // by slab group and step, if requested (memory_map.h); whole slabs: at the first step
-    std::vector<std::pair<i32, std::vector<i64>>> passed_on;  // slab group, last reader of each step's rows
+    std::vector<std::pair<i32, std::vector<i64>>> passed_on;  // slab group, and the last reader of each step's rows
 
     // True if a slab is one array for all rows of the block.
     static bool whole(Life life) { return life == Life::KEPT || life == Life::ACROSS || life == Life::LATE; }

@@ -1,4 +1,4 @@
-// The words of a script, in the caller's buffer, and the contents of its lists.
+// Writes the words of a script, including its lists, into the caller's buffer.
 #pragma once
 
 #include "account.h"
@@ -51,7 +51,7 @@ public:
         }
     }
 
-    // Writes the first n entries of a list. Not for lists that need more than the block: OFFSETS, USES, RANDOM_KEY.
+    // Writes the first n entries of a list, except lists that need more than the block: OFFSETS, USES, RANDOM_KEY.
     void values(const Block& b, i32 source, u32* out, i64 n)
     {
         const Source& s = b.cell->sources[source];
