@@ -210,7 +210,7 @@ def log_softmax(x: ListExpression) -> ListExpression: ...
 def log_softmax(x: Sequence[Expression]) -> list[Expression]: ...
 @hinted
 def log_softmax(x: Any) -> Any:
-    """Return the logarithm of the softmax of a vector, of each row, or over a list; stable for large logits."""
+    """Return the log-softmax of a vector, of each row, or over a list; stable for large logits."""
 
     def of_items(centred: list[Expression]) -> list[Expression]:
         total = log(sum([exp(c) for c in centred]))
@@ -243,7 +243,7 @@ def logsumexp(x: Rows) -> Rows: ...
 def logsumexp(x: Sequence[Value]) -> Any: ...
 @hinted
 def logsumexp(x: Any) -> Any:
-    """Return the logarithm of the sum of exponentials of a vector, of each row, or over a list element by element.
+    """Return log(sum(exp(x))) for a vector, for each row, or over a list element by element.
 
     It is stable for large elements. For an empty list argument, or if all elements are minus infinity, it is minus
     infinity, without a gradient.

@@ -288,7 +288,7 @@ class Index(Operand):
 
 
 class ListExpression:
-    """A list argument inside a cell, or a result of `each` on one: a variable number of elements of one shape."""
+    """A list argument inside a cell, or a result of `each`: a variable number of elements with the same shape."""
 
     __slots__ = ("_shape", "owner", "ref")
     shape: Shape = read_only("_shape", "Shape of one element.")

@@ -117,7 +117,7 @@ def first_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
 
 
 def size(shape: Shape) -> int:
-    """Return the number of elements of a shape; 1 for a scalar."""
+    """Return the number of elements in a shape; 1 for a scalar."""
     return math.prod(shape)
 
 

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 
 class Seeds(NamedTuple):
-    """Layout of the gradients of the wanted values, which the caller writes between forward and backward.
+    """Layout of the wanted values' gradients, which the caller writes between forward and backward.
 
     Attributes:
-        offsets: offset of each gradient from the first one, in floats.
+        offsets: each gradient's offset from the first gradient, in floats.
         floats: total size in floats.
     """
 
@@ -79,7 +79,7 @@ class Plan:
 
     Attributes:
         script: the words, including index lists and input data.
-        pool_floats: size of the part of the pool that the launch uses, in floats.
+        pool_floats: number of pool floats that the launch uses.
         places: address of each value's first float, by value id; NOWHERE if the value is not computed.
         loss_slot: address of the loss after the launch, or -1.
         n_barriers: number of barriers in a launch.
@@ -251,7 +251,7 @@ class Plan:
         return "" if found is None else found[0].origin(found[1])
 
     def section_at(self, position: int) -> tuple[Section, int] | None:
-        """Return the section of the instruction at a position of the script, and the offset in that section."""
+        """Return the section that contains a position of the script, and the position's offset in that section."""
         found = self._stream_at(position)
         if found is None:
             return None

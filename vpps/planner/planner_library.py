@@ -74,7 +74,7 @@ class PlannerLibrary:
         distribution: distribution of the parameters.
         parameters: physical parameters (after stacking), as kernels know them.
         users: parameters of the model.
-        gradients: address of the gradient of each physical parameter.
+        gradients: address of each physical parameter's gradient.
         groups: number of groups of virtual processors.
     """
 
@@ -350,7 +350,7 @@ class PlannerLibrary:
         return CellDescriptor(encoded.cell, same_row, number, training, self._ending, self._number, self._bits).record
 
     def _tell_pair(self) -> None:
-        """Tell the compiled planner if a step of one cell may follow a step of another without a barrier."""
+        """Tell the compiled planner if a step of one cell may follow another cell's step without a barrier."""
         pair = self._pair
         after, before = self._encoded[pair.after].cell, self._encoded[pair.before].cell
         if pair.following == Following.TURN:

@@ -314,7 +314,7 @@ class _Part:
         """Return child k's entry in `read` for every vertex, and a mask of missing children (None if all exist)."""
         if self.ends is None:
             return read[:, k], None if missing is None else missing[:, k]
-        if missing is None:  # then no list is too short, either
+        if missing is None:  # then no list is too short
             return read[self.ends[:-1] + k], None
         places = self.ends[:-1] + k
         absent = places >= self.ends[1:]

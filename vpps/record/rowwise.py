@@ -269,7 +269,7 @@ def examples_of(arguments: Iterable[Any]) -> ExampleNumbers | None:
 
 
 def _n_vertices(args: Sequence[Any], where: str) -> int:
-    """Return the number of vertices of a call; at least one argument is rows, or a list that contains rows."""
+    """Return the number of vertices for a call; at least one argument is rows, or a list that contains rows."""
     lists = [x for x in args if isinstance(x, list | tuple)]
     rows = [x for x in args if type(x) is Rows]
     if not rows and any(map(is_ragged, lists)):

@@ -39,7 +39,7 @@ class Node:
         inputs: the nodes that this node reads (float operands, then indices); always earlier nodes.
         attrs: static attributes.
         shape: shape of one row of the result.
-        domain: 0 for one row per vertex; d >= 1 for one row per element of the lists of domain d.
+        domain: 0 for one row per vertex; d >= 1 for one row per element of the lists in domain d.
         parameter: the matrix, vector or table that the node uses.
     """
 

@@ -27,7 +27,7 @@ CSR = -1
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """An argument that is a child's result; if `number` is CSR, the list of results of all children from `start` on."""
+    """An argument that is a child's result; if `number` is CSR, the list of all results from child `start` on."""
 
     number: int
     output: int
@@ -206,7 +206,7 @@ class VertexTrace(CellTrace):
         return self._symbol(Input(name), self._inputs[name])
 
     def child(self, number: int, output: int, start: int = 0) -> Any:
-        """Return a result of a child; if `number` is CSR, the list of this result of all children from `start` on."""
+        """Return a child's result; if `number` is CSR, the list of this result for all children from `start` on."""
         assert self._state is not None
         shape = self._state[output]
         if number == CSR:
@@ -333,7 +333,7 @@ def gather(k: int | None = None, *, start: int = 0) -> Any:
 
 
 def pull(name: str | None = None) -> Any:
-    """Return an input of the vertex in a cell of `graph.map`, by its name in `inputs`; without a name, the only input.
+    """In a cell of `graph.map`, return the vertex's input with this name in `inputs`; without a name, the only input.
 
     Returns:
         An expression, a list, or an int (like a positional int argument).

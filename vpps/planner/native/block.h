@@ -21,7 +21,7 @@ struct Block : Vertices {
     std::vector<std::vector<i64>> ends;        // by domain - 1: row of each vertex's first element
     std::vector<std::vector<i32>> owner;       // by domain - 1: vertex row of each element
 
-    std::vector<i64> bases;    // by step: bases of slabs, then of slabs of other parts, then the words of operands
+    std::vector<i64> bases;    // by step: bases of slabs, then of other parts' slabs, then operands' words
     std::vector<i64> list_at;  // by key
 
     i64 stage_at(i64 local) const { return stage_of.empty() ? base + factor * local : stage_of[local]; }

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-// A connected component of the vertices of a graph.
+// A connected component of a graph's vertices.
 struct ConnectedComponent {
     i64 work, first_call;  // floats; recording index of its first vertex
     i32 root;              // a vertex that identifies it

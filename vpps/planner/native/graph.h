@@ -46,7 +46,7 @@ template <class Do> inline void for_operand(const Vertices& b, i64 operand, Do&&
             act(xs.elements[e], v);
 }
 
-// Calls act(value) for every value of an operand of one vertex.
+// Calls act(value) for every value that one vertex reads through an operand.
 template <class Do> inline void for_operand_of(const Vertices& b, i64 operand, i64 vertex, Do&& act)
 {
     const auto n_args = static_cast<i64>(b.args.size());
@@ -79,7 +79,7 @@ struct RecordedBlock : Vertices {
     std::vector<u8> crossed; // if recurrent: flags for gathered operands, then for scattered outputs
     std::vector<std::vector<i64>> made_ends;
 
-    // Returns the ends of the lists of a list argument, given their lengths: the prefix sum, starting with 0.
+    // Returns the ends of a list argument's lists, given their lengths: the prefix sum, starting with 0.
     const i64* ends_of(size_t list, const i64* lengths)
     {
         made_ends.resize(std::max(made_ends.size(), list + 1));
@@ -258,7 +258,7 @@ public:
 
     i64 producer(i64 value) const { return of_value_[value].vertex; }  // numbered through all blocks
 
-    // The kinds of values that an operand of a block reads, and the blocks that a block reads; in ascending order.
+    // The kinds of values that a block's operand reads, and the blocks that a block reads, in ascending order.
     Ragged::Span kinds(const RecordedBlock& b, i64 operand) const { return kinds_[b.first_operand + operand]; }
     Ragged::Span sources(i64 block) const { return sources_[block]; }
 
@@ -333,7 +333,7 @@ public:
     }
 
 private:
-    // Records the values that are read. Local pointers stay in registers; byte stores could alias members.
+    // Records the values that are read. Local pointers are kept in registers; byte stores could alias members.
     struct Reader {
         const Producer* of_value;
         u64 n_values;

@@ -1,4 +1,4 @@
-// Schedule "vector" for groups of virtual processors: each group has its own steps and its own barriers.
+// Schedule "vector" for groups of virtual processors: each group has separate steps and barriers.
 // Barriers across all groups surround the vertices that the first group runs for all groups (grouping.h).
 #pragma once
 

@@ -74,7 +74,7 @@ class Status(IntEnum):
     NO_VALUE = auto()  # `new_block`, or the caller if that is -1, reads a value that no vertex computes
     NO_MEMORY = auto()  # out of host memory
     TORN = auto()  # calls or values are missing or duplicate: threads recorded at the same time
-    NEW_BLOCK = auto()  # request: the parts, for `key`, of the cell of `new_block`
+    NEW_BLOCK = auto()  # request: for `key`, the parts of `new_block`'s cell
     NEW_PAIR = auto()  # request: the answer for the Pair at `new_pair`
 
 
@@ -110,7 +110,7 @@ class BlockInput(Structure):
 
 @fields(ints="ends lengths elements")
 class ListInput(Structure):
-    """A list argument of a block: addresses of the ends of the lists (or 0), their lengths, and their elements."""
+    """A block's list argument: addresses of the lists' ends (or 0), their lengths, and their elements."""
 
 
 @fields(ints="first n number numbers")
@@ -239,8 +239,8 @@ class BlockResult(Structure):
         calls, values: by vertex; `values` has one array per output.
         order: by row.
         stage, group, first, count: by step; `first` and `count` by step and domain.
-        bases: by step: bases of the slabs, then of slabs of other parts, then from index `operands` the two words of
-            each operand.
+        bases: by step: bases of the slabs, then of other parts' slabs, then, from index `operands`, each operand's two
+            words.
         lists: positions in the script, in the same order as EncodedCell.keys.
     """
 

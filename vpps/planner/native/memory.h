@@ -17,7 +17,7 @@ public:
     i64 top = 0;  // the last stage
     bool keeps_arrays = false;  // true: record the lifetimes of all arrays, for the memory map
 
-    // The period of a stage's backward. The period of its forward has the number of the stage.
+    // The period of a stage's backward. A stage's forward has the stage number as its period.
     i64 backward(i64 stage) const { return 2 * top + 1 - stage; }
     i64 end() const { return 2 * top + 2; }
 
@@ -66,7 +66,7 @@ public:
     }
 
     // Groups of virtual processors do not wait for each other at the end of a stage. So all slabs live to the end,
-    // except scratch memory, which each group has separately.
+    // except scratch memory, which is separate for each group.
     void for_training_in_groups(RowsOfBlocks& graph, i64 start)
     {
         begin(graph, start, true);
@@ -430,7 +430,7 @@ private:
             settle_same_row(b);
     }
 
-    // Sets, for each step, the bases of slabs of other parts of the cell.
+    // Sets, for each step, the bases of slabs that belong to other parts of the cell.
     static void settle_same_row(Block& b)
     {
         const i64 n_slabs = b.n_slabs(), n_same_row = static_cast<i64>(b.cell->same_row.size()), n_bases = b.n_bases();

@@ -45,6 +45,6 @@ class PlanBuffers:
 
 
 def numbers_at(address: int, *shape: int) -> Ints:
-    """Return a copy of an array of the compiled planner, which the next plan overwrites."""
+    """Return a copy of one of the compiled planner's arrays, which the next plan overwrites."""
     n = int(np.prod(shape))
     return np.array((ctypes.c_int64 * n).from_address(address) if n else (), np.int64).reshape(shape)

@@ -1,4 +1,4 @@
-// Addresses and lifetimes of the slabs of one block.
+// Addresses and lifetimes of one block's slabs.
 #pragma once
 
 #include "block.h"
@@ -22,7 +22,7 @@ struct BlockMemory {
     // True if a slab is one array for all rows of the block.
     static bool whole(Life life) { return life == Life::KEPT || life == Life::ACROSS || life == Life::LATE; }
 
-    // Number of rows of a slab group in a step, or in all steps if its slabs are whole.
+    // Number of a slab group's rows in a step, or in all steps if its slabs are whole.
     static i64 rows_of(const Block& b, const SlabGroup& group, i64 step)
     {
         return whole(group.life) ? b.rows(group.domain) : b.count[step * b.domains() + group.domain];

@@ -68,7 +68,7 @@ public:
             entries[starts[targets_[i]]++] = rows_[i];
     }
 
-    // Position of the offsets for an output of a block.
+    // Position of the offsets for a block's output.
     i64 of(i64 block, i64 output) const { return at_ + first_[block] + output * launch_.rows.blocks[block].n_rows; }
 
     void place_constants()

@@ -13,9 +13,9 @@ public:
     // With groups of virtual processors: first stage after the shared sources, first stage of joining vertices
     // (grouping.h).
     i64 first_own = 0, first_joining = 0;
-    std::vector<const Parts*> of_whole;  // parts of each block of the graph
+    std::vector<const Parts*> of_whole;  // parts for each of the graph's blocks
 
-    // Finds the parts of the cells of a graph. Returns -1, or the number of a block whose parts are unknown.
+    // Finds the parts of a graph's cells. Returns -1, or the number of a block whose parts are unknown.
     i64 find_parts(const Graph& graph, bool splits, bool training)
     {
         of_whole.clear();

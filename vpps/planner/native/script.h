@@ -41,7 +41,7 @@ public:
     u32* addresses = nullptr;  // address of each value
     Draws draws;
 
-    // Returns the number of entries of a list.
+    // Returns the number of entries in a list.
     static i64 length(const Block& b, const Source& s)
     {
         switch (s.kind) {

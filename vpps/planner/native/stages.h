@@ -106,7 +106,7 @@ private:
         return found == automata_.end() ? none_ : found->second;
     }
 
-    // Sets the level of each vertex of the members: the longest path that ends there, through members only.
+    // Sets the level of each vertex in the members: the longest path that ends there, through members only.
     void levels(Graph& graph)
     {
         level_of_value_.assign(graph.n_values, -1);

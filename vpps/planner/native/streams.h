@@ -89,7 +89,7 @@ public:
         of_[first_ + group].signalled = true;
     }
 
-    // Begins another launch of the script, which has its own counters.
+    // Begins another launch in the script, which uses separate counters.
     void next_launch()
     {
         end();

@@ -133,7 +133,7 @@ class Learned:
         trials: number of trials.
         seconds: duration of learning.
         batches, stages: numbers of batches and stages that the automaton gives for the graph.
-        lower_bound: lower bound of the number of batches.
+        lower_bound: lower bound on the number of batches.
     """
 
     automaton: Automaton
@@ -178,7 +178,7 @@ def batches(graph: TypedGraph, policy: str, automaton: Automaton | None = None) 
 
 
 def lower_bound(graph: TypedGraph) -> int:
-    """Return a lower bound of the number of batches (ED-Batch, A.3). Raises CompileError."""
+    """Return a lower bound on the number of batches (ED-Batch, A.3). Raises CompileError."""
     found: int = library.library().vpps_lower_bound(_GraphArrays(graph).at)
     return found
 

@@ -102,7 +102,7 @@ struct PartOfMap {
     i64 n_crossing;  // values computed once per distinct ints; 0 if the kind is not split
     bool whole;      // the whole cell is computed once per distinct ints
     IntSelection once, rest;
-    i64 at_once, base_once;  // start of the arrays of values computed once, and the first value
+    i64 at_once, base_once;  // start of the arrays for values computed once, and the first value
     std::vector<int32_t> own, firsts;  // index of each vertex's distinct ints; first vertex of each
     std::vector<ProductsOfPart> products;  // computed separately
     std::vector<i64> list_at;              // start of each list's arrays, relative to `at`
@@ -161,7 +161,7 @@ template <class T>
 // Values normally follow from vertex numbers. If some vertices are computed once per distinct ints, `first` holds each
 // vertex's first value instead.
 
-// Maps a child to the value of one of its results.
+// Maps a child to one of its results' values.
 template <bool looks_up> struct ResultOf {
     i64 result, width, zero;  // zero: value for a missing child
     const i64* __restrict first;

@@ -29,5 +29,5 @@ public:
     }
 
 private:
-    std::vector<i64> sums_, remaining_;  // by type: sum of levels and number of the remaining vertices
+    std::vector<i64> sums_, remaining_;  // by type: sum of the remaining vertices' levels, and their number
 };
