@@ -343,7 +343,7 @@ class Graph(Hinting):
                     losses.append(loss(tree))
 
         Dropout masks depend on that number and the position within the example. So an example gets the same masks in
-        any process and next to any examples. Outside examples, masks depend on the position in this graph, and the
+        any process and with any other examples. Outside examples, masks depend on the position in this graph, and the
         shard. Record shared vertices outside examples, or under a separate number. Rows with known examples keep them.
 
         Raises:

@@ -42,7 +42,7 @@ class Form(Enum):
     INPUT = "input"  # data carried by the script
     ZEROS = "zeros"  # a row of zeros
     PARAMETER = "parameter"  # a parameter as an operand; a vector is one row for all vertices, a matrix is copied
-    ARGUMENT = "argument"  # a value of another vertex
+    ARGUMENT = "argument"  # a value from another vertex
     INDEX = "index"  # an int32 of the vertex
 
 

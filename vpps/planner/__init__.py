@@ -3,7 +3,7 @@
 `planner.py` makes plans (`plan.py`) with a C++ library, `native/`, which is compiled when vpps is installed. A plan
 holds only what the launch needs. Everything else is computed on request, by planning the same vertices again: the
 origin of each word (`sections.py`), the vertices' rows and the arrays' lifetimes (`blocks.py`). Reports and error
-messages read these; the verifier checks the launch's own words against them. The batching policies (`policies.py`,
+messages use these; the verifier checks the launch's words against them. The batching policies (`policies.py`,
 `native/policies/`) choose the stage of each vertex.
 
 Vertices that the loss does not depend on get no backward at all: zero times infinity must not reach a weight.

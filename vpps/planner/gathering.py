@@ -86,7 +86,7 @@ def _entries(script: Words, offsets: int, n: int) -> int:
 
 
 def _arguments(block: PlannedBlock, training: bool) -> Iterator[tuple[int, int]]:
-    """Yield the steps with rows, and those with a row stride, for each operand whose addressing the plan chooses."""
+    """Yield the numbers of steps with rows and with a row stride, for each operand whose addressing is chosen."""
     for key, operands in block.cell.row_lists(training):
         domain = block.cell.domain_of(key)
         for operand in operands:

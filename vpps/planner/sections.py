@@ -29,7 +29,7 @@ class Section(NamedTuple):
     """A contiguous run of words: a cell's instruction group for one step, or a single instruction.
 
     Attributes:
-        start: position of its first word in its stream.
+        start: position of the section's first word in the stream.
         block, group: the cell's rows and instruction group, if the section belongs to a cell.
         first: first row of the step, or one row for each repetition of the group; for a barrier, its number.
         phase: purpose, in words.

@@ -89,7 +89,7 @@ def raise_levels(order_by: Ints, floor: Ints, parents: Ints, children: Ints, ste
     starts = np.flatnonzero(np.diff(order_by[order], prepend=-1))
     if n < NARROW * len(starts):
         return _raise_one_by_one(order.tolist(), levels.tolist(), below.ends.tolist(), children.tolist(), step)
-    for vertices in np.split(order, starts[1:])[1:]:  # vertices of the first level have no children
+    for vertices in np.split(order, starts[1:])[1:]:  # vertices at the first level have no children
         vertices = vertices[below.ends[vertices] < below.ends[vertices + 1]]  # given levels may be too high
         if not len(vertices):
             continue

@@ -67,7 +67,7 @@ class Rows(Operand, Hinting):
             examples: (n,) ints, or `GraphBatch.examples`.
 
         Raises:
-            DtypeError, IndexRangeError, ShapeError: `examples` has another type, range or shape.
+            DtypeError, IndexRangeError, ShapeError: `examples` has the wrong type, range or shape.
         """
         known = example_numbers(examples, len(self), "rows.of")
         return Rows(self.owner, self.ids, self.shape, self._levels, self._highest, known)
@@ -114,7 +114,7 @@ class Rows(Operand, Hinting):
 
         Raises:
             IndexRangeError: there is no such row.
-            DtypeError, ShapeError: the key has another type or shape.
+            DtypeError, ShapeError: the key has the wrong type or shape.
         """
         if isinstance(key, tuple):
             if len(key) != 2:

@@ -167,7 +167,7 @@ class TracedCell:
         return [p for kind in (Vector, List) for p, k in enumerate(self.kinds) if isinstance(k, kind)]
 
     def with_nodes(self, nodes: Sequence[Node], outputs: Sequence[int]) -> TracedCell:
-        """Return the same cell with other nodes; node numbers below `len(self.nodes)` keep their meaning."""
+        """Return the same cell with different nodes; node numbers below `len(self.nodes)` keep their meaning."""
         made = TracedCell.__new__(TracedCell)  # `copy` takes three times as long
         made.__dict__.update(self.__dict__)
         for name in ("layout", "another", "words"):  # cached for the old nodes

@@ -313,7 +313,7 @@ def gather(k: int | None = None, *, start: int = 0) -> Any:
     """Return what child k scattered, in a cell of `graph.map`; zeros if the child is -1 (Xu et al. 2018, section 3.1).
 
         h_previous, c_previous = vpps.gather(0)  # the first child, whatever the number of children
-        hs, cs = vpps.gather(start=1)            # lists of the others
+        hs, cs = vpps.gather(start=1)            # lists of the remaining results
 
     Args:
         k: the child: a column of `children` or, if these are CSR, a position in the vertex's list; zeros if the list is

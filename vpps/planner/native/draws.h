@@ -52,7 +52,7 @@ private:
     // For each example, the number of its next vertex. Large example numbers are rare, so they are kept in a map.
     std::array<u32, 1024> usual_;
     std::map<i64, u32> others_;
-    u32 behind_ = 0;  // number of a vertex after all known examples, minus its recording index
+    u32 behind_ = 0;  // vertices after all known examples: the vertex's number minus its recording index
 
     static u32 first_of(i64 example) { return static_cast<u32>(example + 1) * static_cast<u32>(EXAMPLE_STEP); }
 

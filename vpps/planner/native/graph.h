@@ -119,7 +119,7 @@ public:
     // Numbers vertices and outputs. Returns false if values or calls are missing or duplicate: the graph is unusable.
     bool number()
     {
-        i64 calls = 0;  // their sum; wrong if a call is duplicate, because the missing call is larger
+        i64 calls = 0;  // their sum; wrong if a call is duplicated, because the missing call is larger
         n_vertices = n_kinds_ = n_operands_ = 0;
         of_value_.assign(n_values, {-1, -1});
         block_of_kind_.clear();

@@ -45,7 +45,7 @@ class Call(Structure):
         account: 1 if `vpps_account` and `vpps_map` will be called for this plan, else 0.
         blocks: address of a BlockInput for each block, followed by a ListInput for each of its lists.
         hyper_of: the number of each parameter's set of hyper-parameters; then the size of a set.
-        held: address of a byte per parameter, 1 if the pool holds its gradient; no address but 0 if none is held.
+        held: address of a byte per parameter, 1 if the pool holds its gradient; address 0 if none is held.
         held_rows: for each table with held gradients: parameter, number of rows, address of the row numbers.
         given_rows: the same three numbers for each table whose gradients the caller writes before the launch.
         seeded: 1 if the caller writes the gradients of the wanted values (`seeds`) between two launches, forward and

@@ -166,7 +166,7 @@ struct Launch {
         return words;
     }
 
-    // Loads the used weights into the chip.
+    // Loads the used weights onto the chip.
     void load(bool training)
     {
         for (const Load& load : model.loads)
@@ -217,7 +217,7 @@ private:
                           static_cast<i64>(during)};
     }
 
-    // Writes pending instructions for all streams, which have the previous origin, and returns the account.
+    // Writes the pending instructions for all streams, which belong to the previous origin; returns the account.
     RARELY Account& settled()
     {
         streams.give_to_all();

@@ -3,7 +3,7 @@
 
 #include "block.h"
 
-// An array of the pool: a slab, or the slice of a slab for one step. It lives from period `first` to period `last` of a
+// An array in the pool: a slab, or a slab's slice for one step. It lives from period `first` to period `last` of a
 // group of virtual processors.
 struct Array {
     static constexpr i64 ALL = -1;

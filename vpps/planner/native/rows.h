@@ -205,7 +205,7 @@ private:
     }
 
     // Unless `piece` is 0, divides steps into pieces of `piece` rows or slightly more. So an instruction finds the
-    // results of the previous one in the cache.
+    // previous instruction's results in the cache.
     void divide(Block& b, i64 piece)
     {
         const i64 domains = b.domains(), n_steps = static_cast<i64>(b.stage.size());

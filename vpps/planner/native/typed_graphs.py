@@ -100,8 +100,8 @@ class LearningSettings:
     """Hyper-parameters of learning.
 
     Attributes:
-        encoding: encoding of states.
-        alpha: weight in a batch's reward: -1, plus `alpha` times the share of its type's frontier that it runs
+        encoding: state encoding.
+        alpha: weight in a batch's reward, which is -1 plus `alpha` times the share of its type's frontier that it runs
             (ED-Batch, equation 1).
         horizon: N in N-step Q-learning: number of batches whose rewards are summed before a state's value is used.
         rate: learning rate.

@@ -316,7 +316,7 @@ void fill_products(const ProductsOfPart& product, i64* to, const WholeMap& map)
     }
 }
 
-// Find a kind's vertices with equal ints, by hashing. False if an int is out of range or a vertex has more than two.
+// Find a kind's vertices with equal ints, by hashing. False if any int is out of range or there are more than two.
 bool find_distinct(PartOfMap& part, const WholeMap& map)
 {
     const i64 n = part.n;
