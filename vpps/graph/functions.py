@@ -125,7 +125,7 @@ def dropout(x: Value, rate: float) -> Any:
 
 @hinted
 def max(x: Value | ListExpression | Sequence[Value]) -> Expression:
-    """Return the largest element of a vector, a scalar; for a list of expressions or rows, element by element.
+    """Return a vector's largest element, a scalar; for a list of expressions or rows, the maximum element by element.
 
     If several are equal, the first gets the gradient. An empty list argument gives zero, without a gradient.
     """
@@ -134,7 +134,7 @@ def max(x: Value | ListExpression | Sequence[Value]) -> Expression:
 
 @hinted
 def min(x: Value | ListExpression | Sequence[Value]) -> Expression:
-    """Return the smallest element of a vector, a scalar; for a list of expressions or rows, element by element.
+    """Return a vector's smallest element, a scalar; for a list of expressions or rows, the minimum element by element.
 
     If several are equal, the first gets the gradient. An empty list argument gives zero, without a gradient.
     """

@@ -476,7 +476,7 @@ class Graph(Hinting):
         return made.ref
 
     def _bare_program(self, op: str, floats: Sequence[Any], attrs: dict[str, Any]) -> TracedCell:
-        """Trace a one-op cell; errors name the call."""
+        """Trace a one-op cell; error messages name the call."""
         parameters = [x for x in floats if isinstance(x, Parameter)]
         name = f"{op}({', '.join(p.name for p in parameters)})" if parameters else op
         if not any(isinstance(x, Lookup) for x in floats):

@@ -1,6 +1,6 @@
 """Loads the recorder that was compiled when vpps was installed.
 
-The recorder is optional: if Python's headers or its global lock were missing then, Python code records graphs.
+The recorder is optional: without Python's headers or its global lock at installation, Python code records graphs.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Form(Enum):
     MATVEC = "matvec"  # parameter matrix times vector
     PACKED_MATMUL = "packed_matmul"  # parameter matrix times computed matrix, or transposed
     MATMUL = "matmul"  # products of computed matrices and vectors
-    TRANSPOSE = "transpose"  # of a computed matrix
+    TRANSPOSE = "transpose"  # transpose of a computed matrix
     CONCAT = "concat"  # segments of other rows
     SLICE = "slice"  # a view: no instruction
     RESHAPE = "reshape"  # a view: no instruction
@@ -43,7 +43,7 @@ class Form(Enum):
     ZEROS = "zeros"  # a row of zeros
     PARAMETER = "parameter"  # a parameter as an operand; a vector is one row for all vertices, a matrix is copied
     ARGUMENT = "argument"  # a value from another vertex
-    INDEX = "index"  # an int32 of the vertex
+    INDEX = "index"  # an int32 argument of the vertex
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class Plan:
         seeds: address of the gradients that the caller writes between the launches.
         is_torn: True if the loss depends on some, but not all, parameters of a stack.
         updates_alone: True if the launch only applies an update from given gradients.
-        has_loss: True if the launch leaves a loss at `loss_slot`.
+        has_loss: True if the launch writes a loss to `loss_slot`.
         input_gradients: (value, address) for each input value whose gradient is requested; address ZERO if no gradient
             flows into it.
         used: `instructions` and `tails`; all plans of a planner that use the same cells share one object.

@@ -235,7 +235,7 @@ class PlannerLibrary:
     def _planned(
         self, graph: Graph, batch: BatchInputs, wanted: array[int], calls: int | None, since: int
     ) -> PlanBuffers:
-        """Have C++ plan a batch, answer its requests, and return the buffers of the plan."""
+        """Have C++ plan a batch, answer its requests, and return the plan's buffers."""
         call = self._call
         call.account = calls is not None
         call.chunk_rows = lazy_batching.CHUNK_ROWS

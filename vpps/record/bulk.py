@@ -172,7 +172,7 @@ class _Part:
         return row if self.rows is None else int(self.rows[row])
 
     def take_children(self, structure: Children) -> None:
-        """Select these vertices' children. Raises GraphError if a vertex has more than its cell gathers."""
+        """Select these vertices' children. Raises GraphError if a vertex has more children than its cell gathers."""
         vertex = self.vertex
         if structure.ends is None:
             table = self.of(structure.table)

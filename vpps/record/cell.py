@@ -107,7 +107,7 @@ class Cell(Generic[R]):
     def __call__(self, *args: Any, **statics: Any) -> Any:
         """Record a vertex on a graph's expressions, or one vertex per row of `Rows`, and return the function's results.
 
-        If no argument is an expression, `graph.call(cell, ...)` names the graph.
+        If no argument is an expression, use `graph.call(cell, ...)` to specify the graph.
 
         Raises:
             GraphError: the expressions belong to two graphs.

@@ -68,7 +68,7 @@ def _infer_state(cell: Cell[Any], inputs: Mapping[str, ArgKind], arity: int) -> 
     """Trace a cell that gathers its own results, if nothing else shows their number and shapes."""
     free = len(_parameters(cell, inputs)[1])
     tries: Sequence[int]
-    if not free:  # the cell gathers by calls
+    if not free:  # the cell calls `vpps.gather`
         tries = range(1, MOST_STATES + 1)
     elif arity == CSR:
         tries = [free]

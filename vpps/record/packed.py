@@ -184,7 +184,7 @@ def program_of(vertex: Vertex, distinct: bool, what: int) -> TracedCell:
 
 
 def form_of(kinds: Kinds, arity: int, inputs: Mapping[str, Any], distinct: bool) -> array[int]:
-    """Encode a map for compiled code (native/interface.py). Empty if compiled code cannot record it."""
+    """Encode a map for compiled code (native/interface.py); return an empty array if that cannot record it."""
     nothing = array("q")
     if not kinds.width or kinds.pushed is None:
         return nothing

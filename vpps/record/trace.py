@@ -113,7 +113,7 @@ class TracedCell:
     Attributes:
         name: the user's function name.
         kinds: kinds of positional arguments.
-        nodes: the primitives; sources (arguments, indices, parameters) included.
+        nodes: the primitives, including sources (arguments, indices, parameters).
         arguments: node of each positional argument.
         argument_names: the user's names for them; () if unknown.
         outputs: node of each result.
@@ -154,7 +154,7 @@ class TracedCell:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """The parameters that the program uses, each once."""
+        """The distinct parameters that the program uses."""
         return list(dict.fromkeys(n.parameter for n in self.nodes if n.parameter is not None))
 
     def place(self, position: int) -> int:
@@ -472,7 +472,7 @@ class CellTrace:
         return ElementShapeFound(position, (max(size(shape) - others, 0) // parts,))
 
     def _untold(self, position: int, op: str, nodes: list[int], attrs: dict[str, Any]) -> Expression:
-        """Handle an op on elements of unknown shape that does not show it."""
+        """Handle an op on elements of unknown shape if the op does not show the shape."""
         raise self._untellable(position, f"{shown(op)} does not tell")
 
     def _untellable(self, position: int, what: str) -> TraceError:

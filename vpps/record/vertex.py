@@ -349,7 +349,7 @@ def scatter(*values: Expression) -> None:
     """Set the results that parents gather from this vertex, in a cell of `graph.map`.
 
     Raises:
-        TraceError: a value is no expression of the cell; the cell was not called by `graph.map`.
+        TraceError: a value is not an expression of the cell; the cell was not called by `graph.map`.
     """
     trace = _running("scatter")
     trace.give("scatter", values, trace.scattered)
@@ -361,7 +361,7 @@ def push(*values: Expression) -> None:
     If a cell scatters and pushes nothing, the map returns the scattered values.
 
     Raises:
-        TraceError: a value is no expression of the cell; the cell was not called by `graph.map`.
+        TraceError: a value is not an expression of the cell; the cell was not called by `graph.map`.
     """
     trace = _running("push")
     trace.give("push", values, trace.pushed)

@@ -25,7 +25,7 @@ public:
     void add(i32 number) { numbers_.push_back(number); }
     void end_list() { ends_.push_back(numbers_.size()); }
 
-    // Begin of the numbers added since the last end_list().
+    // Start of the numbers added since the last end_list().
     std::vector<i32>::iterator unfinished() { return numbers_.begin() + static_cast<std::ptrdiff_t>(ends_.back()); }
     std::vector<i32>::iterator end() { return numbers_.end(); }
 

@@ -147,7 +147,7 @@ public:
         for (i64 value = 0; value < n_present_; value++)
             if (is_there(present_[value]))
                 of_value_[value] = {static_cast<i32>(n_vertices - 1), static_cast<i32>(n_kinds_ - 1)};
-        const i64 n = n_vertices - has_present();  // they are the last of the graph's calls
+        const i64 n = n_vertices - has_present();  // these are the graph's last calls
         return calls == n * (2 * n_calls - n - 1) / 2;
     }
 

@@ -209,7 +209,7 @@ private:
             for_edges(graph, [&](i32 producer, i32 reader) {
                 if (!shared_[producer])
                     return;
-                const bool first = own_[producer] == producer;  // still itself: it has no reader's root yet
+                const bool first = own_[producer] == producer;  // no reader's root has been assigned yet
                 if (first || first_call_[own_[reader]] < first_call_[own_[producer]])
                     own_[producer] = own_[reader];
             });

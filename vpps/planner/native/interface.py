@@ -281,7 +281,7 @@ FUNCTIONS = (
     "void vpps_planner_free(void* planner)",
     # Adds a cell and returns its number.
     "i64 vpps_planner_cell(void* planner, const CellInput* cell)",
-    # Sets the parts of a cell for a key. Returns 0 if the numbers are malformed.
+    # Sets a cell's parts for a key. Returns 0 if the numbers are malformed.
     "i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key, const i64* numbers, i64 n)",
     # Answers a Pair's question.
     "void vpps_planner_pair(void* planner, const Pair* pair, i64 answer)",

@@ -20,7 +20,7 @@ public:
         tables_.reset();
         gives_to_inputs_ = false;
         const std::vector<u8>& reached = launch_.reach.parameters;
-        bool any = launch_.rows.n_blocks == 0;  // the caller gives the gradients
+        bool any = launch_.rows.n_blocks == 0;  // the caller provides the gradients
         any |= tables_.take() || std::find(reached.begin(), reached.end(), 1) != reached.end();
         for (const Block& b : launch_.rows) {
             if (!b.n_needed)

@@ -36,7 +36,7 @@ public:
         }
     }
 
-    // True if the loss depends on all values that are read. Then the gradients show which rows of tables are used.
+    // True if the loss depends on all values that are read. Then the gradients show which table rows are used.
     bool is_all() const { return all_; }
 
 private:

@@ -1,8 +1,8 @@
 // Assigns stages to the vertices of a graph.
 //
-// Components of cells that read each other (execution.h) are ranked by the longest path in the graph of "reads from"
-// with cycles contracted. The vertices of a cell on no cycle form one stage; a recurrence has several stages.
-// Recurrences of the same rank share stages, because they do not read each other.
+// Components of cells that read each other (execution.h) are ranked by the longest path in the "reads from" graph with
+// cycles contracted. The vertices of a cell on no cycle form one stage; a recurrence has several stages. Recurrences of
+// the same rank share stages, because they do not read each other.
 #pragma once
 
 #include <limits>
@@ -94,7 +94,7 @@ private:
             run(graph, row.learned ? learned(graph) : none_);
     }
 
-    // Sorts the members by the types of their automaton, and returns it; if there is none, an automaton without states.
+    // Sorts the members by their automaton's types. Returns the automaton; if there is none, one without states.
     const Automaton& learned(const Graph& graph)
     {
         const auto digest = [&](i64 block) { return graph.blocks[block].cell->digest; };

@@ -79,7 +79,7 @@ public:
         stream.busy = false;
     }
 
-    // Signals for the next barrier of a group now. Work between signal and wait is ordered by the barrier after it.
+    // Signals now for a group's next barrier. Work between signal and wait is ordered by the barrier after it.
     void signal_early(i64 group)
     {
         if (model_.n_vps == 1)
@@ -117,7 +117,7 @@ public:
         }
     }
 
-    // Copies the pending instructions for all to the streams.
+    // Copies the pending instructions for all streams to each stream.
     void give_to_all()
     {
         for (i64 i = 0; i < n_ && n_for_all_; i++)

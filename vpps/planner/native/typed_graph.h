@@ -1,4 +1,4 @@
-// The input of batching policies: typed vertices and their edges (vpps/planner/native/typed_graphs.py).
+// Input to batching policies: typed vertices and their edges (vpps/planner/native/typed_graphs.py).
 #pragma once
 
 #include <algorithm>

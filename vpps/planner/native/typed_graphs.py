@@ -83,7 +83,7 @@ class Batches:
     Attributes:
         sequence: type of each batch, in the order chosen.
         stages: stage of each vertex.
-        n_stages: number of stages; a barrier ends each.
+        n_stages: number of stages; each ends with a barrier.
         n_steps: number of distinct (type, stage), at most the number of batches.
         unseen: number of batches that began in a state unknown to the automaton.
     """
@@ -97,7 +97,7 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class LearningSettings:
-    """Hyper-parameters of learning.
+    """Hyper-parameters for learning.
 
     Attributes:
         encoding: state encoding.
