@@ -324,7 +324,7 @@ class Graph(Hinting):
     @overload
     def call(self, f: Callable[..., R], *args: Any, **statics: Any) -> R: ...
     def call(self, f: Cell[Any] | Callable[..., Any], *args: Any, **statics: Any) -> Any:
-        """Call a cell or a vpps function in this graph; for calls without an expression that shows the graph."""
+        """Call a cell or a vpps function in this graph; needed if no argument shows the graph."""
         if not statics and type(f) is Cell:
             record = self.recorders.get(f)
             if record is not None:

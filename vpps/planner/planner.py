@@ -70,8 +70,7 @@ class Planner:
         """Plan a forward that computes only the wanted values and their dependencies. Held gradients are kept.
 
         Args:
-            present: values not to compute again; all computed values are then kept, too. If None, only the wanted ones
-                are.
+            present: values not to compute again; all computed values are then kept. If None, only the wanted ones are.
 
         Raises:
             CompileError: there is no compiler.

@@ -209,8 +209,7 @@ class _Part:
         )
 
     def take_data(self, columns: Mapping[str, Column]) -> None:
-        """Select these vertices' ints. Raises if an int is out of range, or if lists mapped together differ in
-        length."""
+        """Select these vertices' ints. Raises if an int is out of range or lists mapped together differ in length."""
         vertex = self.vertex
         own = [x if isinstance(x, int) else self.of(x) for x in map(columns.__getitem__, vertex.ints)]
         self.ints = int_table(vertex.program, self.n, own, vertex.where, self.number)

@@ -82,8 +82,7 @@ class Cell(Generic[R]):
         if instance is None:
             return self
         # Bound cells are stored in the instance, so they live as long as it does. The key identifies the unbound cell:
-        # an overriding cell has a different one. A copied instance carries the original's bound cell, which is
-        # detected.
+        # an overriding cell has a different one. A copied instance carries the original's bound cell; this is checked.
         try:
             own: dict[Any, Any] = instance.__dict__
         except AttributeError:

@@ -26,7 +26,7 @@ class Rows(Operand, Hinting):
     Operators, functions and cells act row by row. Other operands may be rows, expressions and parameters that all rows
     share, and (n,) arrays of ints: `vpps.cross_entropy(Wo @ rows + bo, labels)`. Each row becomes a vertex, as if the
     operation were called on one row after the other. `vpps.sum`, `mean`, `max` and `min` reduce rows element by
-    element, like a list; zero rows give zeros. `rows[3]` is an expression; `rows[1:5]`, `rows[[7, 7, 2]]` and
+    element, like a list; without rows, they give zeros. `rows[3]` is an expression; `rows[1:5]`, `rows[[7, 7, 2]]` and
     `rows[mask]` are rows; `rows[:, 0:8]` slices each row; `len(rows)` is n.
 
     Attributes:

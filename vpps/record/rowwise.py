@@ -348,7 +348,7 @@ def record_floats(graph: Graph, data: Float32, grad: bool) -> Rows:
 
 
 def reduce_rows(cell: Cell[Any], rows: Rows) -> Expression:
-    """Reduce all rows, as the list of one vertex. Zero rows give zeros, like an empty list argument."""
+    """Reduce all rows, as the list of one vertex. Without rows, the result is zeros, as for an empty list argument."""
     graph = rows.owner
     if not len(rows):
         return graph.zeros_of(rows.shape)

@@ -280,8 +280,7 @@ class VertexTrace(CellTrace):
             to.append(value)
 
     def finish(self, result: Any) -> TracedCell:
-        """Close the trace. Its results are the scattered, then other pushed values; if there are none, the returned
-        ones."""
+        """Close the trace. The results are the scattered, then other pushed values, or else the returned values."""
         if self.scattered or self.pushed:
             if result is not None:
                 raise TraceError(

@@ -15,8 +15,7 @@ struct ConnectedComponent {
 class Dealing {
 public:
     // Assigns components, largest first, each to the least loaded group (Graham 1969). If there are many components,
-    // the smallest ones fill each group in turn up to the mean load. `total`: work of all components; `group_of`: by
-    // root.
+    // the smallest ones fill each group in turn up to the mean load. `total`: the total work; `group_of`: by root.
     void deal(std::vector<ConnectedComponent>& components, i64 total, i64 n_groups, std::vector<i32>& group_of)
     {
         std::sort(components.begin(), components.end(), [](const ConnectedComponent& a, const ConnectedComponent& b) {
