@@ -341,7 +341,7 @@ def sum(x: Value | ListExpression | Sequence[Value]) -> Expression:
 def mean(x: Value | ListExpression | Sequence[Value]) -> Expression:
     """Average a list of expressions, or rows, element by element; for a single expression, average all its elements.
 
-    The mean of an empty list argument, or without rows, is zero.
+    The mean is zero for an empty list argument, or if there are no rows.
     """
     return _reduce("mean", x)
 
