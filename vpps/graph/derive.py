@@ -1,7 +1,7 @@
-"""Public functions derived from the op table, as Python text: one for every row with a signature.
+"""Public functions derived from the op table, as Python text: one for every row that has a signature.
 
-`primitives.py` has the functions. Type checkers and editors read `primitives.pyi`, the same text without bodies. After
-a change of the table, `python -m tests.graph.test_primitives` rewrites it.
+`primitives.py` defines the functions. Type checkers and editors read `primitives.pyi`, the same text without bodies.
+After a change to the table, `python -m tests.graph.test_primitives` rewrites this file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DERIVED = {op.name: op for op in OPS.values() if op.signature}
 
 
 def as_constant(value: float, op: str) -> float:
-    """Return an op's attribute as a number. Raises DtypeError if it is no number."""
+    """Return an op's attribute as a number. Raises DtypeError if it is not a number."""
     number = as_number(value)
     if number is None:
         raise DtypeError(f"{op}: expected a Python number, got {value!r}")
@@ -72,7 +72,7 @@ def _parameters(op: Op, operand: str, index: str) -> str:
 
 
 def _docstring(op: Op, of_rows: str = "") -> str:
-    """Return the row's `doc` as a sentence, with the text that its form adds. `of_rows` says how it acts on rows."""
+    """Return the row's `doc` as a sentence, with the text that its form adds. `of_rows`: description for rows."""
     what, semicolon, rest = op.doc.partition(";")
     if op.form is Form.MAP and op.differentiable:
         what += ", element by element"

@@ -29,9 +29,9 @@ class DrawnVertex(NamedTuple):
 
     Attributes:
         call: recording index, which error messages use.
-        cell: name of its cell; for a bare operation, the operation's name.
+        cell: name of the vertex's cell; for a bare operation, the operation's name.
         level: longest distance from a leaf.
-        ints: its int arguments: words, labels.
+        ints: the vertex's int arguments, such as words or labels.
     """
 
     call: int
@@ -50,11 +50,11 @@ class DrawnEdge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Drawing(Readable):
-    """A graph, or its first vertices; `str` gives a line for each vertex, by level.
+    """A graph, or its first vertices; `str` gives one line for each vertex, by level.
 
     Attributes:
-        vertices: in the order of their calls.
-        edges: in the order of the reading calls.
+        vertices: in call order.
+        edges: in the order of the calls that read.
         left_out: number of later vertices that are not drawn.
     """
 
@@ -68,7 +68,7 @@ class Drawing(Readable):
         return 1 + max((v.level for v in self.vertices), default=-1)
 
     def _reads(self) -> dict[int, list[int]]:
-        """Return the calls that each call reads, if any."""
+        """Return the calls that each call reads, if there are any."""
         found: dict[int, list[int]] = {}
         for edge in self.edges:
             found.setdefault(edge.target, []).append(edge.source)
@@ -115,7 +115,7 @@ class Drawing(Readable):
         return "\n".join([*self._svg(), ""])
 
     def _labels(self) -> dict[int, list[str]]:
-        """Return the lines of each vertex: its cell, without the class if that is clear; its call and its ints."""
+        """Return each vertex's lines: its cell, without the class if that is clear; its call and its ints."""
         names = {v.cell for v in self.vertices}
         last = Counter(name.rpartition(".")[2] for name in names)
         shown = {name: name.rpartition(".")[2] if last[name.rpartition(".")[2]] == 1 else name for name in names}
@@ -209,7 +209,7 @@ class _Box(NamedTuple):
 
 
 def level_colours(levels: int) -> list[str]:
-    """Return a light colour for each level, from blue for leaves to red, as "#rrggbb"."""
+    """Return a light colour for each level as "#rrggbb", from blue for leaves to red."""
     hues = (0.6 * (1 - level / max(levels - 1, 1)) for level in range(levels))
     return ["#" + "".join(f"{round(255 * c):02x}" for c in hls_to_rgb(hue, 0.82, 0.75)) for hue in hues]
 
@@ -221,7 +221,7 @@ def draw(graph: Graph, calls: int | None = None) -> Drawing:
         calls: draw only the first `calls` vertices.
 
     Raises:
-        GraphError: the graph is empty, or `calls` is no positive number.
+        GraphError: the graph is empty, or `calls` is not a positive number.
     """
     if not len(graph):
         raise GraphError("draw: the graph is empty: nothing was recorded on it")

@@ -1,4 +1,4 @@
-"""Public functions that record more than one op; the others derive from the op table (`derive.py`)."""
+"""Public functions that record more than one op; all other functions are derived from the op table (`derive.py`)."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def where(condition: One, a: One | float, b: One | float) -> Expression: ...  # 
 @overload
 def where(condition: Value, a: Value | float, b: Value | float) -> Rows: ...
 def where(condition: Value, a: Value | float, b: Value | float) -> Any:
-    """Choose `a` where a condition is true, else `b`, element by element. Other elements have no effect, even if NaN.
+    """Choose `a` where a condition is true, else `b`, element by element. Unused elements have no effect, even if NaN.
 
     Args:
-        condition: such as `x > 0`; true unless it is 0. No gradient flows through it.
-        a, b: of the condition's shape, scalars, or Python numbers. Elements not chosen get gradient 0. The square root
-            of a negative number turns this 0 into NaN: `sqrt(where(x > 0, x, 1))` avoids that.
+        condition: for example `x > 0`; elements are true unless 0. No gradient flows through the condition.
+        a, b: values with the condition's shape, scalars, or Python numbers. Elements not chosen get gradient 0. The
+            square root of a negative number turns this 0 into NaN: `sqrt(where(x > 0, x, 1))` avoids that.
     """
     condition = stop_gradient(condition)
     parts: list[Any] = []
@@ -104,15 +104,15 @@ def dropout(x: Rows, rate: float) -> Rows: ...
 def dropout(x: Value, rate: float) -> Any:
     """In training, set each element to 0 with probability `rate`, else to x / (1 - rate); in inference, return x.
 
-    Dropout is on in `handle.fb` and `handle.gradients(train=True)`. The dropped elements follow from the model's seed,
-    the number of the update, the vertex (its call's place in the graph, or in its example: `Graph.example`), and the
-    element's position. Inside `vpps.each`, every element of the list has its own mask.
+    Dropout is on in `handle.fb` and `handle.gradients(train=True)`. The dropped elements depend on the model's seed,
+    the update's number, the vertex (the position of its call in the graph, or in its example: `Graph.example`), and the
+    element's position. Inside `vpps.each`, every list element has a separate mask.
 
     Args:
         rate: a Python number in [0, 1), the same for all vertices.
 
     Raises:
-        DtypeError: the rate is no such number.
+        DtypeError: the rate is not such a number.
     """
     number = as_number(rate)
     if number is None or not 0 <= number < 1:
@@ -125,18 +125,18 @@ def dropout(x: Value, rate: float) -> Any:
 
 @hinted
 def max(x: Value | ListExpression | Sequence[Value]) -> Expression:
-    """Return the largest element of a vector, a scalar; for a list of expressions or rows, element by element.
+    """Return a vector's largest element, a scalar; for a list of expressions or rows, the maximum element by element.
 
-    The first of equal ones gets the gradient. The maximum of an empty list argument is zero, without a gradient.
+    If several are equal, the first gets the gradient. An empty list argument gives zero, without a gradient.
     """
     return _extremum("max", maximum, x)
 
 
 @hinted
 def min(x: Value | ListExpression | Sequence[Value]) -> Expression:
-    """Return the smallest element of a vector, a scalar; for a list of expressions or rows, element by element.
+    """Return a vector's smallest element, a scalar; for a list of expressions or rows, the minimum element by element.
 
-    The first of equal ones gets the gradient. The minimum of an empty list argument is zero, without a gradient.
+    If several are equal, the first gets the gradient. An empty list argument gives zero, without a gradient.
     """
     return _extremum("min", minimum, x)
 
@@ -184,12 +184,12 @@ def softmax(x: Sequence[Expression]) -> list[Expression]: ...
 def softmax(x: Any) -> Any:
     """Divide exp(x) by its sum; stable for large logits.
 
-    The sum goes over a vector's elements, or over each row's. For a list argument, or a result of `each`, it goes over
-    the list: element by element for vectors or matrices; scalars become attention weights. The result is such a list,
-    empty for an empty list. A Python list of expressions is treated as a list argument.
+    The sum is taken over a vector's elements, or over each row's. For a list argument, or a result of `each`, it is
+    taken over the list: element by element for vectors or matrices; scalars become attention weights. The result is
+    again such a list, empty for an empty list. A Python list of expressions is treated as a list argument.
 
     Raises:
-        ShapeError: a scalar, a matrix, or a list of expressions of several shapes.
+        ShapeError: x is a scalar, a matrix, or a list of expressions with different shapes.
     """
 
     def of_items(centred: list[Expression]) -> list[Expression]:
@@ -210,7 +210,7 @@ def log_softmax(x: ListExpression) -> ListExpression: ...
 def log_softmax(x: Sequence[Expression]) -> list[Expression]: ...
 @hinted
 def log_softmax(x: Any) -> Any:
-    """Return the logarithm of the softmax of a vector, of each row, or over a list; stable for large logits."""
+    """Return the log-softmax of a vector, of each row, or over a list; stable for large logits."""
 
     def of_items(centred: list[Expression]) -> list[Expression]:
         total = log(sum([exp(c) for c in centred]))
@@ -220,7 +220,7 @@ def log_softmax(x: Any) -> Any:
 
 
 def _normalised(op: str, x: Any, of_items: Callable[[list[Expression]], list[Expression]]) -> Any:
-    """Record a softmax. `of_items` gets a Python list's items minus the largest; exponentials cannot overflow."""
+    """Record a softmax. `of_items` gets a Python list's items minus the largest, so exponentials cannot overflow."""
     if isinstance(x, Operand):
         return record(op, [x])
     if isinstance(x, ListExpression):
@@ -243,7 +243,7 @@ def logsumexp(x: Rows) -> Rows: ...
 def logsumexp(x: Sequence[Value]) -> Any: ...
 @hinted
 def logsumexp(x: Any) -> Any:
-    """Return the logarithm of the sum of exponentials of a vector, of each row, or over a list element by element.
+    """Return log(sum(exp(x))) for a vector, for each row, or over a list element by element.
 
     It is stable for large elements. For an empty list argument, or if all elements are minus infinity, it is minus
     infinity, without a gradient.
@@ -259,17 +259,17 @@ def logsumexp(x: Any) -> Any:
 
 
 def _finite(top: Value) -> Any:
-    """Return the largest of numbers for subtraction from them; infinities are clamped to finite values."""
+    """Return the largest number, to be subtracted from all numbers; infinities are clamped to finite values."""
     return clamp(stop_gradient(top), -MAX_FLOAT32, MAX_FLOAT32)
 
 
 def _log_of_sum(top: Value, total: Value) -> Any:
-    """Return top + log(total). No gradient flows if all terms vanish; otherwise one of them is 1."""
+    """Return top + log(total). No gradient flows if all terms vanish; otherwise, one term is 1."""
     return where(eq(total, 0), -math.inf, top + log(clamp(total, low=0.5)))
 
 
 def lookup(table: Parameter, row: Label) -> Expression:
-    """Return a row of a table, or of a parameter of rank 2, inside a cell; in a graph use `graph.lookup(table, row)`.
+    """Inside a cell, return a row of a table or of a rank-2 parameter; in a graph, use `graph.lookup(table, row)`.
 
     Raises:
         IndexRangeError: the table has no such row.
@@ -283,7 +283,7 @@ def concat(parts: Sequence[One]) -> Expression: ...  # type: ignore[overload-ove
 def concat(parts: Sequence[Value]) -> Rows: ...
 @hinted
 def concat(parts: Sequence[Value]) -> Any:
-    """Join vectors and scalars end to end, or matrices with equal numbers of columns row after row."""
+    """Join vectors and scalars end to end, or stack the rows of matrices with equal numbers of columns."""
     return record("concat", _items("concat", parts))
 
 
@@ -293,10 +293,10 @@ def stack(rows: Sequence[One]) -> Expression: ...  # type: ignore[overload-overl
 def stack(rows: Sequence[Value]) -> Rows: ...
 @hinted
 def stack(rows: Sequence[Value]) -> Any:
-    """Make vectors of one length the rows of a matrix, or scalars a vector.
+    """Turn vectors of equal length into the rows of a matrix, or scalars into a vector.
 
     Raises:
-        ShapeError: no rows, or rows of several shapes; matrices, which `concat` joins.
+        ShapeError: there are no rows, the rows have different shapes, or they are matrices (use `concat`).
     """
     items = as_items(rows, "stack")
     shapes = {x.shape for x in items if isinstance(x, Operand)}
@@ -341,7 +341,7 @@ def sum(x: Value | ListExpression | Sequence[Value]) -> Expression:
 def mean(x: Value | ListExpression | Sequence[Value]) -> Expression:
     """Average a list of expressions, or rows, element by element; for a single expression, average all its elements.
 
-    The mean of an empty list argument, and of no rows, is zero.
+    The mean is zero for an empty list argument, or if there are no rows.
     """
     return _reduce("mean", x)
 
@@ -386,8 +386,8 @@ def norm(x: One) -> Expression: ...
 def norm(x: Rows) -> Rows: ...
 @hinted
 def norm(x: Value) -> Any:
-    """Return the Euclidean norm of all elements, a scalar; for rows, of each row. It is exact even for elements whose
-    squares float32 cannot hold. Its gradient at 0 is 0, while that of `sqrt(sum(x ** 2))` is NaN."""
+    """Return the Euclidean norm of all elements, a scalar; for rows, the norm of each row. It is exact even if float32
+    cannot hold the elements' squares. Its gradient at 0 is 0, while that of `sqrt(sum(x ** 2))` is NaN."""
     x = record("copy", [x]) if isinstance(x, Parameter) else x
     of_graph = isinstance(x, Rows) or (isinstance(x, Expression) and not isinstance(x.owner, CellTrace))
     return _NORM(x) if of_graph else _norm(x)
@@ -399,7 +399,7 @@ def _norm(x: Value) -> Expression:
         return size
     largest = clamp(stop_gradient(record("max", [reshape(size, -1)])), MIN_NORMAL, MAX_FLOAT32)
     total = record("sum", [record("square", [x / largest])])
-    is_zero = eq(total, 0)  # total > 0 would be false for NaN
+    is_zero = eq(total, 0)  # `total > 0` would be false for NaN
     return where(is_zero, 0, largest * sqrt(where(is_zero, 1, total)))
 
 
@@ -414,19 +414,19 @@ def each(f: Callable[..., tuple[Expression, ...]], *lists: ListExpression) -> tu
 @overload
 def each(f: Callable[..., R], *lists: Sequence[Expression]) -> list[R]: ...
 def each(f: Callable[..., Any], *lists: Any) -> Any:
-    """Apply `f` to every element of a list argument, or side by side to the elements of several lists of equal length.
+    """Apply `f` to every element of a list argument, or to corresponding elements of several lists of equal length.
 
     Args:
-        f: a function of one expression per list; it may also use other expressions of the cell. Inside a cell it runs
-            once, on symbolic elements.
-        lists: list arguments of the cell; outside a cell, Python lists of expressions.
+        f: a function that takes one expression per list; it may also use other expressions in the cell. Inside a cell,
+            it runs once, on symbolic elements.
+        lists: the cell's list arguments; outside a cell, Python lists of expressions.
 
     Returns:
-        A list expression, to reduce with `sum`, `mean`, `max` or `min`, to weigh with `softmax`, or to map again (a
-        tuple of them if f returns a tuple).
+        A list expression (a tuple of list expressions if f returns a tuple), to reduce with `sum`, `mean`, `max` or
+        `min`, to turn into weights with `softmax`, or to map again.
 
     Raises:
-        TraceError: f's result does not depend on the elements, f returns no expression, or f maps the same list again.
+        TraceError: f's result does not depend on the elements or is not an expression, or f maps the same list again.
     """
     check_callable(f, "each")
     if not lists:
@@ -460,13 +460,13 @@ def reshape(x: One, shape: int | tuple[int, ...]) -> Expression: ...
 @overload
 def reshape(x: Rows, shape: int | tuple[int, ...]) -> Rows: ...
 def reshape(x: Value, shape: int | tuple[int, ...]) -> Any:
-    """Return the same elements in another shape, row after row; inside a cell it costs nothing.
+    """Return the same elements in a different shape, row by row; inside a cell this costs nothing.
 
     Args:
-        shape: of rank 0, 1 or 2; a length of -1 is computed from the others.
+        shape: rank 0, 1 or 2; a length of -1 is computed from the other lengths.
 
     Raises:
-        ShapeError: the shape has another number of elements.
+        ShapeError: the numbers of elements differ.
     """
     given = shape if isinstance(shape, tuple | list) else (shape,)
     lengths = [as_index(n) for n in given]
@@ -482,12 +482,12 @@ def bilinear(x: One, W: One, y: One, outputs: int | None = None) -> Expression: 
 @overload
 def bilinear(x: Value, W: Value, y: Value, outputs: int | None = None) -> Rows: ...
 def bilinear(x: Value, W: Value, y: Value, outputs: int | None = None) -> Any:
-    """Return x^T W y: a scalar, for W of shape (n, m), x of shape (n,) and y of shape (m,).
+    """Return x^T W y, a scalar, for W of shape (n, m), x of shape (n,) and y of shape (m,).
 
     Args:
         W: a parameter or a computed matrix.
-        outputs: number k of such forms; W of shape (k n, m) stacks their matrices and the result is a vector of k. This
-            is the tensor of neural tensor networks (Socher et al. 2013).
+        outputs: number k of such forms; W of shape (k n, m) stacks their matrices, and the result is a vector of length
+            k. This is the tensor in neural tensor networks (Socher et al. 2013).
 
     Raises:
         ShapeError: the shapes do not fit.

@@ -1,4 +1,4 @@
-"""Graph: the computation of one mini-batch. Calls of cells are recorded as vertices, in flat lists per cell."""
+"""Graph: one mini-batch's computation. Calls of cells are recorded as vertices, in flat lists for each cell."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ from vpps.record.vertices import Block, extend
 from vpps.text import dir_without
 from vpps.values import Float32, as_count, as_flag, as_float32, as_index, check_callable, exact_key, float_word
 
-# Programs of bare ops without parameters, shared by all graphs; those with parameters are kept by their model.
+# Programs of bare ops without parameters, shared by all graphs; models keep the programs of ops with parameters.
 _bare_programs = Recent()
 
 
 _numbers = itertools.count(1)
 
 APART = "let one thread at a time record in a graph, or give each a graph of its own"
-_DRAWN = 100  # number of a graph's vertices that a notebook shows
+_DRAWN = 100  # number of vertices that a notebook shows
 _VALUES = Expression, Rows
-_OF_ROWS: Shape = (-1, -1)  # used as element shape of a list that contains rows
+_OF_ROWS: Shape = (-1, -1)  # used as the element shape of a list that contains rows
 
-# Ops with a Python constant: the op with an operand in its place that gives the same bits; True if it comes first.
+# Ops with a Python constant: the op that takes an operand instead and gives the same bits; True if it comes first.
 CONSTANT_OPS = {
     "scale": ("mul", False),
     "shift": ("add", False),
@@ -70,14 +70,14 @@ CONSTANT_OPS = {
     "given": ("keep", False),
     "unless": ("drop", False),
 }
-WIDE = 32  # most operands of one shape in one `concat`
-_NUMBERED = ("scale", "shift")  # their constants are numbered like vertices for dropout masks
+WIDE = 32  # maximum number of operands with the same shape in one `concat`
+_NUMBERED = ("scale", "shift")  # their constants are numbered like vertices, for dropout masks
 
 
 class Graph(Hinting):
-    """The computation graph of one mini-batch: build it anew, or let it grow, for every batch.
+    """The computation graph of one mini-batch: for every batch, build a new one or let it grow.
 
-    Only one thread at a time may record in it; another thread may take over between two calls.
+    Only one thread at a time may record in a graph; another thread may take over between two calls.
 
     `lookup`, `input` and `zeros` make leaves; operators, functions and cells on expressions make everything else.
     """
@@ -90,17 +90,17 @@ class Graph(Hinting):
     def __init__(self) -> None:
         self.number = next(_numbers)
         self.blocks: dict[TracedCell, Block] = {}  # by pattern, see TracedCell.pattern
-        # By Cell, table or kind of op: `Block.record` of the latest call without keyword arguments.
+        # For each Cell, table or kind of op: `Block.record` of the latest call without keyword arguments.
         self.recorders: dict[Any, Callable[[Graph, Sequence[Any]], Any]] = {}
         self._tape = vertices.new_tape()
-        # Value ids, not expressions: expressions would hold the graph alive until a garbage collection.
+        # Value ids, not expressions: expressions would keep the graph alive until a garbage collection.
         self._zeros: dict[Shape, int] = {}
         self._inputs: dict[tuple[Shape, bool], Block] = {}
         self._constants: dict[tuple[int, bool], int] = {}
-        # PyTorch tensors that require gradients, their versions, and value ids and shape of the inputs made from each.
+        # PyTorch tensors that require gradients, their versions, and value ids and shape of the inputs made from them.
         self.tensors: list[tuple[Any, int | None, Any, Shape]] = []
-        # Vertices with known examples: recording index of the first, how many (None: all later ones), example numbers.
-        # If entries overlap, the later one applies.
+        # Vertices with known examples: first recording index, number of vertices (None: all later ones), example
+        # numbers. If entries overlap, the later entry applies.
         self.examples: list[tuple[int, int | None, int | ExampleNumbers]] = []
         self._thread: int | None = None  # the thread that records an example
 
@@ -108,7 +108,7 @@ class Graph(Hinting):
         return f"<{self.describe()}>"
 
     def describe(self) -> str:
-        """Return number and size: each batch has its own graph, and mixing them up is a common mistake."""
+        """Return number and size: each batch has a separate graph, and mixing graphs up is a common mistake."""
         return f"graph {self.number} of {self.n_calls} {'vertex' if self.n_calls == 1 else 'vertices'}"
 
     def __deepcopy__(self, memo: object = None) -> NoReturn:
@@ -126,11 +126,11 @@ class Graph(Hinting):
 
     @property
     def n_values(self) -> int:
-        """Number of value ids: results of all vertices."""
+        """Number of value ids: the results of all vertices."""
         return len(self._tape.levels)
 
     def draw(self, calls: int | None = None) -> Drawing:
-        """Draw the graph, coloured by level, or its first vertices: `.dot()` for Graphviz, `.svg()`, or `str` of it."""
+        """Draw the graph, or its first vertices, coloured by level. Use `.dot()` (for Graphviz), `.svg()` or `str`."""
         return draw(self, calls)
 
     def _repr_html_(self) -> str:
@@ -162,8 +162,8 @@ class Graph(Hinting):
     def lookup(self, table: Parameter, row: Any) -> Any:
         """Return a row of an embedding table; `Rows` for an array or list of ints. Raises IndexRangeError, DtypeError.
 
-        The table may be a parameter of rank 2, for example if `E @ h` with the same weights gives the logits. Its
-        gradient is then dense, and updates touch all rows.
+        The table may be a rank-2 parameter, for example if `E @ h` with the same weights gives the logits. Its gradient
+        is then dense, and updates change all rows.
         """
         record = self.recorders.get(table) if isinstance(table, Parameter) else None
         result: Expression | None = None if record is None else record(self, (row,))
@@ -175,15 +175,15 @@ class Graph(Hinting):
         return result
 
     def input(self, array: ArrayLike, grad: bool = False) -> Expression:
-        """Make data a leaf; it is copied now. With `grad=True`, `handle.input_gradient` can read its gradient back.
+        """Turn data into a leaf, copying it now. With `grad=True`, `handle.input_gradient` can read its gradient back.
 
-        The array may be from CuPy, PyTorch, JAX or Numba in GPU memory. Once its computation has ended, it is copied to
-        the host, which assembles the batch. Pass a PyTorch tensor that requires gradients with `grad=True`;
+        The array may be in GPU memory, from CuPy, PyTorch, JAX or Numba. Once its computation has finished, it is
+        copied to the host, which assembles the batch. Pass `grad=True` with a PyTorch tensor that requires gradients;
         `vpps.torch.Module` passes its gradient on.
 
         Raises:
-            DtypeError: not convertible to float32 without loss, or on a GPU and not readable from there.
-            ShapeError: rank above 2, or no element.
+            DtypeError: the data cannot be converted to float32 without loss, or cannot be read from a GPU.
+            ShapeError: the rank is above 2, or there are no elements.
         """
         if grad is not False:
             grad = as_flag(grad, "input(grad)")
@@ -200,7 +200,7 @@ class Graph(Hinting):
     def _remember(self, array: Any, made: Expression | Rows) -> None:
         """Keep a tensor that requires gradients together with the inputs made from it."""
         if requires_gradient(array):
-            version = None if array.is_inference() else int(array._version)  # inference mode counts no versions
+            version = None if array.is_inference() else int(array._version)  # inference tensors have no version counter
             self.tensors.append((array, version, value_ids(made), made.shape))  # an expression would hold the graph
 
     def _input(self, data: Float32, shape: Shape, grad: bool) -> Expression:
@@ -211,30 +211,30 @@ class Graph(Hinting):
         return result
 
     def input_program(self, shape: Shape, grad: bool) -> TracedCell:
-        """Return the program of inputs of a shape."""
+        """Return the program for inputs of a shape."""
         attrs = {"shape": shape, "grad": grad}
         return self.bare_program(("input", shape, grad), None, "input", [], attrs)
 
     def zeros(self, n: int) -> Expression:
-        """Return a vector of n zeros, the same one for every call with that n; it has no gradient."""
+        """Return a vector of n zeros, which all calls with that n share; it has no gradient."""
         width = n if type(n) is int else as_index(n)
         if width is None or not 1 <= width <= LARGEST:
             raise ShapeError(f"{self._where('zeros')}: expected a positive int, at most {LARGEST}, got {n!r}")
         return self.zeros_of((width,))
 
     def zeros_of(self, shape: Shape) -> Expression:
-        """Return zeros of any shape, the same ones for every call with that shape."""
+        """Return zeros of any shape, which all calls with that shape share."""
         ref = self._zeros.get(shape)
         if ref is None:
             ref = self._zeros[shape] = self._shared(self.apply("zeros", [], {"shape": shape}))
         return Expression(self, ref, interned(shape))
 
     def rows(self, array: ArrayLike, grad: bool = False) -> Rows:
-        """Make data leaves, one per row: like `input` of each row, in one call.
+        """Turn data into leaves, one per row, like calling `input` on each row but in one call.
 
         Args:
             array: (n,) scalars, (n, width) vectors or (n, rows, columns) matrices; copied now.
-            grad: if True, `handle.input_gradient(rows)` can read back gradients, (n, ...); PyTorch tensors: see
+            grad: if True, `handle.input_gradient(rows)` can read back gradients, (n, ...). For PyTorch tensors, see
                 `input`.
 
         Raises:
@@ -261,58 +261,57 @@ class Graph(Hinting):
         examples: Any = None,
         kinds: Any = None,
     ) -> Any:
-        """Record n vertices at once from data on their structure: Cavs's input graphs (Xu et al. 2018, section 3.1).
+        """Record n vertices at once from data about their structure: Cavs's input graphs (Xu et al. 2018, section 3.1).
 
-        The results equal those of single calls of the cells in the rows' order, bit for bit. If a row comes before its
+        The results equal those of calling the cells one by one in the rows' order, bit for bit. If a row precedes its
         children, no such calls exist. Values then equal those of calls in any possible order, bit for bit; but
-        gradients are summed in the rows' order instead of the order of calls.
+        gradients are summed in the rows' order instead of call order.
 
             h, c = graph.map([leaf, inner], kind=kind, children=children, inputs={"word": words})
             loss = vpps.sum(vpps.cross_entropy(Wo @ h + bo, labels))
 
-        A cell gets its arguments by name and by position. A parameter named in `inputs` is that input. The other
-        parameters are the children's results. With `children` of shape (n, arity), these are the results of child 0 in
+        A cell gets its arguments by name and by position. A parameter named in `inputs` gets that input. The other
+        parameters get the children's results. With `children` of shape (n, arity), these are the results of child 0 in
         the order in which a cell returns them, then those of child 1, as in `inner(h_left, c_left, h_right, c_right)`;
-        a cell may omit the last children, and a leaf takes none. With CSR children, each is a list, one per result:
-        `node(x, hs, cs)`. A cell may instead use Cavs's own calls: `vpps.gather`, `vpps.pull`, `vpps.scatter`,
-        `vpps.push`.
+        a cell may omit the last children, and a leaf takes no children. With CSR children, each parameter is a list,
+        one per result: `node(x, hs, cs)`. A cell may instead use Cavs's own calls: `vpps.gather`, `vpps.pull`,
+        `vpps.scatter`, `vpps.push`.
 
         Args:
             cells: a cell (or plain function), a sequence of them that `kind` selects from, or a dict of them by kind,
-                `{"leaf": leaf, "inner": inner}`. Functions made anew for every batch are traced anew, which takes time,
-                but planned once if they compute the same.
+                `{"leaf": leaf, "inner": inner}`. Functions that are new in every batch are traced again, which takes
+                time, but planned once if they compute the same results.
             kind: (n,) ints; each vertex's kind, an index into `cells`.
-            children: (n, arity) ints, or (n,) for one child each, or CSR: offsets (n + 1,) and indices. Rows of this
-                map in any order; -1 reads zeros and gets no gradient.
+            children: (n, arity) ints, or (n,) for one child each, or CSR: offsets (n + 1,) and indices. The ints are
+                rows of this map, in any order; -1 reads zeros and gets no gradient.
             inputs: by name, a row per vertex: ints (n,); floats (n, width) or (n, rows, columns), which become
                 `graph.rows`; `Rows`, or a list of n expressions; or a list per vertex as `(offsets (n + 1,), Rows)`,
                 for example a value per child, `(batch.child_offsets, rows)`. All vertices share a single int or
                 expression. Entries for vertices whose kind does not use an input are ignored.
             state: shapes (or lengths) of the children's results; needed only if the cells do not show them.
-            levels: (n,) longest distance of each vertex from one without children, such as a `vpps.data.GraphSet`
-                keeps; saves computing them. Children must have lower levels; this is checked.
+            levels: (n,) longest distance of each vertex from a vertex without children, for example from a
+                `vpps.data.GraphSet`; saves computing levels. Children must have lower levels; this is checked.
             distinct: compute shared parts of vertices with equal ints once. If part of a cell depends only on ints and
                 contains a product, such as `W @ lookup(words, word)`, it gets one vertex per distinct combination of
-                ints. The rest of the cell reads its results; no rest is left if the whole cell depends only on ints.
+                ints. The rest of the cell reads its results; nothing is left if the whole cell depends only on ints.
                 Half the words in a batch of sentences are repetitions. If leaves depend only on ints, products of equal
                 children are also computed once, provided this saves a tenth of them. Such a cell multiplies the results
-                of at least two children of a table: `U_l @ h_left + U_r @ h_right`, or `vpps.nn` with `per_child`.
-                Values are the same to the bit; gradients differ by rounding, because they are summed before they are
-                multiplied. Dropout still has a mask per vertex, but other masks than without `distinct`, because
-                vertices are numbered differently.
-            examples: (n,) ints, the example of the whole mini-batch that each vertex belongs to, as in a `GraphBatch`'s
-                `structure`. Dropout masks then follow the example and the place within it, like single calls
-                `with graph.example(k)`, whichever process computes them. By default, the examples of rows in `inputs`,
-                if any.
-            kinds: the name of each kind by number, as in a `GraphBatch`'s `structure`, for `cells` by name.
+                of at least two children from a table: `U_l @ h_left + U_r @ h_right`, or `vpps.nn` with `per_child`.
+                Values are bit-identical; gradients differ by rounding, because they are summed before they are
+                multiplied. Dropout still uses a mask per vertex, but masks differ from those without `distinct`,
+                because vertices are numbered differently.
+            examples: (n,) ints, the example in the whole mini-batch that each vertex belongs to, as in a `GraphBatch`'s
+                `structure`. Dropout masks then depend on the example and the position within it, as for calls
+                `with graph.example(k)`, not on the process. Default: the examples of rows in `inputs`, if any.
+            kinds: the name of each kind by number, as in a `GraphBatch`'s `structure`; needed for `cells` by name.
 
         Returns:
-            `Rows` of n per result of the cells (a tuple if there are several), in the order of the vertices.
+            `Rows` with n rows for each of the cells' results (a tuple if there are several), in vertex order.
 
         Raises:
-            GraphError: a cycle, wrong levels; a kind without a cell, a cell without a kind; inputs that no cell has,
-                arguments without a value; rows of another graph.
-            IndexRangeError: a child, kind or input out of range.
+            GraphError: a cycle, wrong levels; a kind without a cell, a cell without a kind; inputs that no cell uses,
+                arguments without a value; rows that belong to another graph.
+            IndexRangeError: a child, kind or input is out of range.
             DtypeError, ShapeError: arrays of the wrong type or shape; cells whose results differ in shape.
             TraceError: as for cells.
         """
@@ -325,7 +324,7 @@ class Graph(Hinting):
     @overload
     def call(self, f: Callable[..., R], *args: Any, **statics: Any) -> R: ...
     def call(self, f: Cell[Any] | Callable[..., Any], *args: Any, **statics: Any) -> Any:
-        """Call a cell or function of vpps in this graph; for calls without an expression that shows the graph."""
+        """Call a cell or a vpps function in this graph; needed if no argument shows the graph."""
         if not statics and type(f) is Cell:
             record = self.recorders.get(f)
             if record is not None:
@@ -343,12 +342,12 @@ class Graph(Hinting):
                 with graph.example(k):
                     losses.append(loss(tree))
 
-        Dropout masks follow that number and the place within the example. So an example has the same masks on any
-        process and next to any other examples. Outside examples, masks follow the place in this graph, and the shard.
-        Record vertices that examples share outside, or under a separate number. Rows with known examples keep them.
+        Dropout masks depend on that number and the position within the example. So an example gets the same masks in
+        any process and with any other examples. Outside examples, masks depend on the position in this graph, and the
+        shard. Record shared vertices outside examples, or under a separate number. Rows with known examples keep them.
 
         Raises:
-            GraphError: no int from 0 to 2^31 - 1; another thread is in an example of the graph.
+            GraphError: no int from 0 to 2^31 - 1, or another thread is recording an example in the graph.
         """
         k = as_count(number, "example", GraphError, least=0, most=MOST)
         outer, thread = self._thread, get_ident()
@@ -369,19 +368,19 @@ class Graph(Hinting):
         return f"{shown(what)}, call {self.n_calls}"
 
     def apply_again(self, op: str, operands: Sequence[Any]) -> Expression:
-        """Record a bare op. Fast if an earlier one had the same operands except for values (Recorder)."""
+        """Record a bare op. This is fast if an earlier op had the same operands except for values (Recorder)."""
         key, args = _kind_of_op(op, operands)
         record = self.recorders.get(key)
         result: Expression | None = None if record is None else record(self, args)
         if result is None:
-            recorder_of(operands, op)  # raises for an expression of another graph
+            recorder_of(operands, op)  # raises an error if an expression belongs to another graph
             result = self.apply(op, operands, {}, key)
         return result
 
     def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any], kind: Any = None) -> Expression:
-        """Record a bare op: a vertex of a one-op cell (Recorder). `kind`: key in `recorders` of calls like this one."""
+        """Record a bare op: a vertex of a one-op cell (Recorder). `kind`: key for similar calls in `recorders`."""
         if op in CONSTANT_OPS:
-            # A constant may differ at every call (1 / number of tokens): as data, all values share one program.
+            # A constant may differ in every call (1 / number of tokens); passed as data, all values share one program.
             same, first = CONSTANT_OPS[op]
             constant = self._constant(attrs["value"], op in _NUMBERED)
             return self.apply(same, [constant, *operands] if first else [*operands, constant], {})
@@ -413,7 +412,7 @@ class Graph(Hinting):
             else:
                 if op == "lookup":
                     check_table(x, self._where(op))
-                elif i or op not in PRODUCTS:  # products begin with a matrix
+                elif i or op not in PRODUCTS:  # products start with a matrix
                     check_operand(x, op, self._where(op))
                 key.append(x)
                 model = x.model
@@ -424,7 +423,7 @@ class Graph(Hinting):
     def bare_program(
         self, key: tuple[Any, ...], model: Any, op: str, floats: Sequence[Any], attrs: dict[str, Any]
     ) -> TracedCell:
-        """Return the program of a bare op, traced if new. Of programs that differ only in constants, keeps the latest.
+        """Return a bare op's program, traced if new. If programs differ only in constants, only the latest is kept.
 
         Args:
             key: the op, and the kinds of its operands.
@@ -443,7 +442,7 @@ class Graph(Hinting):
         return program
 
     def _pieces(self, operands: Sequence[Any]) -> Sequence[Any]:
-        """Join many operands of one shape into pieces for `concat`; a piece's program serves any number of operands."""
+        """Join many operands of one shape into pieces for `concat`; a piece's program fits any number of operands."""
         if len({(type(x), getattr(x, "shape", None)) for x in operands}) > 1:
             return operands
         while len(operands) > WIDE:
@@ -456,8 +455,8 @@ class Graph(Hinting):
         return operands
 
     def _constant(self, value: float, numbered: bool) -> Expression:
-        """Return a scalar input that calls with one value share; `numbered`: see `_NUMBERED`."""
-        word = float_word(value)  # the float's bits: 0.0 and -0.0 are equal but not the same
+        """Return a scalar input that all calls with the same value share; `numbered`: see `_NUMBERED`."""
+        word = float_word(value)  # the float's bits: 0.0 and -0.0 are equal but have different bits
         ref = self._constants.get((word, numbered))
         if ref is None:
             single = np.array((word,), np.uint32).view(np.float32)
@@ -471,13 +470,13 @@ class Graph(Hinting):
         return Expression(self, ref, ())
 
     def _shared(self, made: Expression) -> int:
-        """Return the latest vertex's value id; it belongs to no example, because all examples share it."""
+        """Return the latest vertex's value id. The vertex belongs to no example, because all examples share it."""
         if self.examples:
             self.examples.append((self.n_calls - 1, 1, NONE))
         return made.ref
 
     def _bare_program(self, op: str, floats: Sequence[Any], attrs: dict[str, Any]) -> TracedCell:
-        """Trace a one-op cell; errors name the call."""
+        """Trace a one-op cell; error messages name the call."""
         parameters = [x for x in floats if isinstance(x, Parameter)]
         name = f"{op}({', '.join(p.name for p in parameters)})" if parameters else op
         if not any(isinstance(x, Lookup) for x in floats):
@@ -520,8 +519,8 @@ class Graph(Hinting):
         return self._record(program, refs, ints, lists, None if statics else cell)
 
     def reduce(self, cell: Cell[Any], items: list[Any]) -> Expression | None:
-        """Record a call of a cell on one list of expressions with one shape. Returns None if shapes differ, or if no
-        such call was traced before. Goes over the list once: it often holds the losses of all vertices."""
+        """Record a call of a cell on one list of expressions with the same shape. Returns None if shapes differ, or if
+        no such call was traced before. Goes over the list once, because it often holds all vertices' losses."""
         result: Expression | None
         record = self.recorders.get(cell)
         if record is not None:
@@ -558,7 +557,7 @@ class Graph(Hinting):
         if isinstance(x, Parameter):
             raise DtypeError(f"{where}: {x!r} is passed as an argument; a cell closes over its parameters instead")
         remedy = "pass values shared by all vertices as keyword-only arguments, and data with graph.input(array)"
-        if "int" in str(getattr(x, "dtype", "")):  # dtypes of NumPy and PyTorch
+        if "int" in str(getattr(x, "dtype", "")):  # NumPy and PyTorch dtypes
             remedy = "a vertex for each int of an array is recorded by graph.map(cell, inputs={name: array})"
         raise DtypeError(
             f"{where}: arguments are expressions, ints or lists of expressions, not {type(x).__name__}; {remedy}"
@@ -567,7 +566,7 @@ class Graph(Hinting):
     def _record(
         self, cell: TracedCell, refs: list[int], ints: list[int], lists: list[list[int]], kind: Any = None
     ) -> Any:
-        """Append a vertex; return its output expression, or a tuple of them. If it raises, nothing was appended."""
+        """Append a vertex; return its output expression, or a tuple of outputs. On an error, nothing is appended."""
         if ints:
             for value, limit in zip(ints, cell.int_limits, strict=True):
                 if limit is None:
@@ -594,7 +593,7 @@ class Graph(Hinting):
         pattern = cell.pattern or cell
         while True:
             block = self.blocks.get(pattern)
-            if block is None:  # setdefault, because another thread may record, too
+            if block is None:  # setdefault, because another thread may also be recording
                 block = self.blocks.setdefault(pattern, Block(cell, self._tape, pattern))
             if block.cell is cell:
                 return block
@@ -607,12 +606,12 @@ class Graph(Hinting):
         return first
 
     def make_vertices(self, form: Any, kind: Any, children: Any, levels: Any, columns: Any, shapes: Any) -> Any:
-        """Make the values of a map's vertices and the arrays of its chunks in compiled code. Returns None without
-        compiled code or for an unusual map; see `vpps.record.packed` and native/map.h."""
+        """Make the values of a map's vertices and the arrays of its chunks in compiled code. Returns None if there is
+        no compiled code or the map is unusual; see `vpps.record.packed` and native/map.h."""
         return self._tape.map(form, kind, children, levels, columns, shapes, self._zeros, self.zeros_of)
 
     def record_chunk(self, cell: TracedCell, chunk: Chunk) -> None:
-        """Append vertices in bulk; their recording indices are consecutive with those of other chunks."""
+        """Append vertices in bulk; recording indices continue from one chunk to the next."""
         block = self.block_of(cell)
         block.bulk.append((len(block.rows) // block.width, chunk))
         self._tape.n_calls += len(chunk)
@@ -649,8 +648,8 @@ class Graph(Hinting):
 
 
 def _kind_of_op(op: str, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-    """Return a key for ops that share a record function (None if it is hard to find), and the operands that differ from
-    vertex to vertex. Fast for expressions, alone or with one parameter."""
+    """Return a key for ops that share a record function (None if it is hard to find), and the operands that differ
+    between vertices. Fast for expressions, with or without one parameter."""
     for x in operands:
         kind = type(x)
         if kind is not Expression and kind is not int:

@@ -1,4 +1,4 @@
-"""Public functions that derive from the op table; `primitives.pyi` lists them."""
+"""Public functions that are derived from the op table; `primitives.pyi` lists them."""
 
 from vpps.graph.derive import functions
 

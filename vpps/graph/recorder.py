@@ -1,6 +1,6 @@
-"""Installs the recorder that was compiled when vpps was installed.
+"""Loads the recorder that was compiled when vpps was installed.
 
-The recorder is optional: if Python's headers or its global lock were missing then, Python code records graphs.
+The recorder is optional: without Python's headers or its global lock at installation, Python code records graphs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from vpps.record.native.interface import header
 _log = logging.getLogger(__name__)
 
 NAME = "vpps_recorder"
-FILES = ("ints.h", "interface.h", "recorder.h", "map.h", "module.cpp")  # each includes the earlier ones
+FILES = ("ints.h", "interface.h", "recorder.h", "map.h", "module.cpp")  # each file includes the earlier files
 FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
-# Python's header macros begin type tables, and this code fills them by name; macOS resolves Python's symbols on load.
+# Python's header macros begin type tables; this code fills them in by name. macOS resolves Python's symbols on load.
 MORE_FLAGS = ("-Wno-missing-field-initializers", *(("-undefined", "dynamic_lookup") * (sys.platform == "darwin")))
 
 _lock = threading.Lock()
@@ -84,7 +84,7 @@ def _module_of(path: Path) -> ModuleType:
 
 
 def use(module: ModuleType) -> None:
-    """Use the module to record graphs made from now on. Existing graphs keep their recorder."""
+    """Use the module to record graphs that are created from now on. Existing graphs keep their recorder."""
     module.bind(Expression, in_progress, GraphError)
     for owner, name, argument in ((Cell, "__call__", ()), (Graph, "call", (Cell,)), (Graph, "lookup", (Lookup,))):
         setattr(owner, name, module.Method(getattr(owner, name), *argument))

@@ -14,11 +14,11 @@ def threshold(rate: float) -> int:
 
 
 def factors(key: LaunchKey | None, attrs: Attrs, shape: Shape, draws: Array, positions: Array) -> Array:
-    """Return the factor for each element of a batch: 0 or 1 / (1 - rate); without a key, in inference, 1.
+    """Return the factor for each element of a batch: 0 or 1 / (1 - rate); 1 without a key, in inference.
 
     Args:
         shape: shape of a row.
-        draws, positions: number of each row's vertex (`first_draw`), and its place in the vertex's list (else 0).
+        draws, positions: number of each row's vertex (`first_draw`), and its position in the vertex's list (else 0).
     """
     if key is None:
         return np.ones((len(draws), *shape))

@@ -25,15 +25,15 @@ class ElementType:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of host arrays."""
+        """The dtype for host arrays."""
         return np.dtype(self.name)
 
     def words(self, n: int) -> int:
-        """Return the registers, or pool words, that `n` numbers take."""
+        """Return the number of registers, or pool words, that `n` numbers occupy."""
         return -(-n * self.bytes // WORD_BYTES)
 
 
 FLOAT32 = ElementType("float32", WORD_BYTES)
 BFLOAT16 = ElementType("bfloat16", 2)
 TF32 = ElementType("tf32", WORD_BYTES)
-TF32_PAIR = ElementType("pair of tf32", 2 * WORD_BYTES)  # a float32 as the sum of two
+TF32_PAIR = ElementType("pair of tf32", 2 * WORD_BYTES)  # a float32 as the sum of two tf32 numbers

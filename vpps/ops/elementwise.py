@@ -1,4 +1,4 @@
-"""Elementwise ops: form MAP. Operands have one shape, or are scalars, which broadcast."""
+"""Elementwise ops: form MAP. Operands share one shape, or are scalars, which broadcast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from vpps.ops.table import Array, Attrs, Form, Shape, batch_dims, register, struct_of, unbroadcast
 
-_POSITIVE = {"low": 0.2, "high": 3.0}  # sample range of ops that are not defined everywhere
+_POSITIVE = {"low": 0.2, "high": 3.0}  # sample range for ops that are not defined everywhere
 _CONSTANT: dict[str, Any] = {"value": 0.75, "signature": ""}  # for operators with a Python constant
 
 
@@ -45,7 +45,7 @@ def unary(
     """Register y = forward(x) with dy/dx = derivative(x, y); for `reads` and `rest` see `Op`.
 
     Args:
-        value: sample constant of an op with a Python constant; both functions take the constant as their last argument.
+        value: sample constant for an op with a Python constant; both functions take the constant as last argument.
     """
     constants = () if value is None else ("value",)
     if constants:
@@ -71,7 +71,7 @@ def binary(
     signature: str = "a, b",
     **rest: Any,
 ) -> None:
-    """Register y = forward(a, b) with (da, db) = gradients(a, b, dy); either may be a scalar; for the rest see `Op`."""
+    """Register y = forward(a, b) with (da, db) = gradients(a, b, dy); a or b may be a scalar. `rest`: see `Op`."""
 
     def run(attrs: Attrs, a: Array, b: Array) -> Array:
         return forward(batch_dims(a, b), batch_dims(b, a))
@@ -229,7 +229,7 @@ def _no_slope(x: Array, *unused: Any) -> Array:
 
 
 def _comparison(name: str, of_number: str, test: Callable[..., Any], sign: str) -> None:
-    """Register 1 where a test is true, else 0: of two operands (if it has a name), and of an operand and a number."""
+    """Register 1 where a test is true, else 0, for two operands (if `name` is set), and an operand and a number."""
 
     def truth(a: Array, b: Any) -> Array:
         return test(a, b) * 1.0  # type: ignore[no-any-return]
@@ -248,7 +248,7 @@ def _comparison(name: str, of_number: str, test: Callable[..., Any], sign: str) 
 
 
 def _choice(name: str, of_number: str, chosen: Callable[[Array], Any], condition: str) -> None:
-    """Register a part of `where`: an operand where a condition holds, or a number, else 0."""
+    """Register a part of `where`: an operand (or a number) where a condition holds, else 0."""
 
     def choose(c: Array, x: Any) -> Array:
         return np.where(chosen(c), x, 0.0)

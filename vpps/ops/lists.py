@@ -1,4 +1,4 @@
-"""Ops over all elements of a list argument: element by element of the rows, list by list.
+"""Ops over all elements of a list argument, computed for each list and each position in a row separately.
 
 The sums are in `structure.py`, because they need no separate instruction.
 """
@@ -29,14 +29,14 @@ def _register(name: str, form: Form, forward: Callable[..., Array], backward: Ca
 
 
 def _lists(x: Array, offsets: Array) -> Iterator[tuple[int, Array]]:
-    """Yield (number, rows of x) of every list that has elements."""
+    """Yield (number, rows of x) for every list that has elements."""
     for i, (start, stop) in enumerate(pairwise(offsets)):
         if stop > start:
             yield i, x[start:stop]
 
 
 def _to_elements(x: Array, offsets: Array) -> Array:
-    """Repeat each list's row for each of its elements."""
+    """Repeat each list's row for each of the list's elements."""
     return np.repeat(x, np.diff(offsets), axis=0)
 
 

@@ -1,4 +1,4 @@
-"""Ops on computed matrices. A matrix of shape (r, c) is r * c floats row after row, so reshaping moves nothing."""
+"""Ops on computed matrices. A matrix of shape (r, c) is r * c floats, row by row, so reshaping copies nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _transpose_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
 
 
 def _stored(shape: Shape, transposed: bool) -> Shape:
-    """Return the shape that an operand multiplies with."""
+    """Return an operand's shape in the product."""
     return shape[::-1] if transposed and len(shape) == 2 else shape
 
 

@@ -1,7 +1,7 @@
 """Operands of ops (expressions and parameters), and the operators and functions that record ops on them.
 
-A *recorder* is a `Graph` (one vertex per call) or a `CellTrace` (one node per op). The expressions among the
-operands determine it; inside a cell, operands without expressions use the running trace.
+A *recorder* is a `Graph` (one vertex per call) or a `CellTrace` (one node per op). The expressions among the operands
+determine the recorder; inside a cell, operands without expressions use the running trace.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ IntArray = NDArray[np.integer[Any]]
 
 
 class OfOne(Protocol):
-    """Type of an operator on an expression or parameter for type checkers: with rows it gives rows."""
+    """Type, for type checkers, of an operator on an expression or parameter; on rows, it gives rows."""
 
     @overload
     def __call__(self, other: Rows, /) -> Rows: ...
@@ -59,7 +59,7 @@ class Recorder(Protocol):
     """Records ops: a Graph or a CellTrace.
 
     Attributes:
-        recorders: functions that record a call like a cell's latest one; empty for a CellTrace, which inlines cells.
+        recorders: functions that record a call like a cell's latest call; empty for a CellTrace, which inlines cells.
     """
 
     recorders: dict[Any, Any]
@@ -68,17 +68,17 @@ class Recorder(Protocol):
         """Record `op` and return its result; operands are Expressions, Parameters and indices."""
 
     def apply_again(self, op: str, operands: Sequence[Any]) -> Expression:
-        """Run `apply` without attributes, fast if a similar op was recorded before; check who owns the operands."""
+        """Run `apply` without attributes, fast if a similar op was recorded before; check the operands' owner."""
 
     def describe(self) -> str:
         """Describe this recorder for error messages."""
 
     def foreign(self, what: str, x: Any) -> VppsError:
-        """Return the error for `what`, which uses `x` of another recorder."""
+        """Return the error for `what`, which uses another recorder's `x`."""
 
 
 def _with_number(op: str, of_number: str, sign: int = 1, swapped: bool = False) -> Operator:
-    """Return an operator; with a number it records an op with a constant.
+    """Return an operator; for a number, it records an op with a constant.
 
     Args:
         swapped: the op takes its operands in reverse order.
@@ -110,13 +110,13 @@ def _refused(hint: str) -> Callable[..., Any]:
 
 
 class Operand:
-    """Base of all operands: has a shape, and Python's arithmetic operators."""
+    """Base class of all operands, with a shape and Python's arithmetic operators."""
 
     __slots__ = ()
     shape: Shape
 
-    # NumPy arrays must not run `array * expression` element by element. `__array_ufunc__` could also prevent that. But
-    # without it, np.tanh(expression) calls `__array__`, whose error names the remedy.
+    # NumPy arrays must not evaluate `array * expression` element by element. `__array_ufunc__` could also prevent that.
+    # But without it, np.tanh(expression) calls `__array__`, whose error names the remedy.
     __array_priority__ = 1000.0
 
     __add__ = __radd__ = _with_number("add", "shift")
@@ -238,7 +238,7 @@ class Expression(Operand, Hinting):
 
     Attributes:
         owner: the Graph or CellTrace that recorded it.
-        ref: its value id in the graph, or its node in the trace.
+        ref: the value id in the graph, or the node in the trace.
     """
 
     __slots__ = ("_shape", "owner", "ref")
@@ -288,7 +288,7 @@ class Index(Operand):
 
 
 class ListExpression:
-    """A list argument inside a cell, or a result of `each` on one: a variable number of elements of one shape."""
+    """A list argument inside a cell, or a result of `each`: a variable number of elements with the same shape."""
 
     __slots__ = ("_shape", "owner", "ref")
     shape: Shape = read_only("_shape", "Shape of one element.")
@@ -323,15 +323,15 @@ class _Tracing(threading.local):
 
 
 running = _Tracing()
-# One entry per use of `recorded` on any thread. If empty, `running.current` is None; this test is faster.
+# One entry for each active `recorded` on any thread. If this is empty, `running.current` is None; this test is faster.
 in_progress: list[Recorder] = []
 
 
 def recorded(recorder: Recorder, function: Callable[..., R], /, *args: Any, **options: Any) -> R:
-    """Call a function with that recorder in use and return its result.
+    """Call a function while this recorder is in use and return its result.
 
     Python checks for Ctrl-C at calls and returns. So this function calls nothing outside `try` or in `finally`. It is
-    no context manager, because that would be called, too: a recorder that stays in use corrupts all graphs.
+    not a context manager, because that would also be called: a recorder that remains in use corrupts all graphs.
     """
     global in_progress
     before, running.current = running.current, recorder
@@ -344,9 +344,9 @@ def recorded(recorder: Recorder, function: Callable[..., R], /, *args: Any, **op
 
 
 def common_owner(operands: Sequence[Any], what: str) -> Recorder:
-    """Return the one recorder that the expressions among `operands` (and in lists among them) belong to.
+    """Return the single recorder that owns the expressions among `operands` (and in lists among them).
 
-    Raises GraphError if expressions of two graphs meet, TraceError if a cell uses an expression from outside.
+    Raises GraphError if expressions belong to two graphs, and TraceError if a cell uses an expression from outside.
     """
     try:
         owner = _owner(running.current, operands, what)
@@ -391,7 +391,7 @@ def shown(op: str) -> str:
 
 
 def written(op: str) -> str:
-    """Return the name as `shown` does, for messages without the op's number or position."""
+    """Return the name like `shown`, for messages without the op's number or position."""
     return {"shift": "add", "scale": "mul", "slice": "x[...]"}.get(op) or shown(op)
 
 
@@ -409,7 +409,7 @@ def _owner(owner: Recorder | None, operands: Iterable[Any], what: str) -> Record
 
 
 def record(op: str, operands: Sequence[Any], **attrs: Any) -> Expression:
-    """Record one op on the recorder of its operands and return the result."""
+    """Record one op on its operands' recorder and return the result."""
     if not attrs and (not in_progress or running.current is None):
         for x in operands:
             if type(x) is Expression:
@@ -417,17 +417,17 @@ def record(op: str, operands: Sequence[Any], **attrs: Any) -> Expression:
     return common_owner(operands, op).apply(op, operands, attrs)
 
 
-LARGEST = (1 << 29) - 1  # floats between two rows of an operand: limited by an instruction's bits
+LARGEST = (1 << 29) - 1  # maximum number of floats between two rows of an operand: an instruction's bits limit it
 
 
 @lru_cache(maxsize=4096)
 def interned(shape: Shape) -> Shape:
-    """Return the one tuple for a shape in all graphs, so that most shape comparisons succeed by identity."""
+    """Return the single tuple that all graphs use for a shape, so that most shape comparisons succeed by identity."""
     return shape
 
 
 class Recent(weakref.WeakValueDictionary[Any, Any]):
-    """Values that live as long as something else uses them; the most recent ones always live."""
+    """Values that live as long as something else uses them; the most recent values always live."""
 
     MOST = 256
 
@@ -436,23 +436,23 @@ class Recent(weakref.WeakValueDictionary[Any, Any]):
         self._latest: deque[Any] = deque(maxlen=self.MOST)
 
     def keep(self, key: Any, value: Any) -> Any:
-        """Return the value of a key; store this one if there is none."""
+        """Return a key's value; store this value if there is none."""
         found = self.setdefault(key, value)  # another thread may be faster
         self._latest.append(found)
         return found
 
     def replace(self, key: Any, old: Any, new: Any) -> Any:
-        """Store another value for a key in the old one's place, so that no other value is evicted."""
+        """Store a different value for a key in place of the old value, so that no other value is evicted."""
         self[key] = new
         try:
             self._latest[self._latest.index(old)] = new
-        except (ValueError, IndexError, RuntimeError):  # evicted since, or another thread is adding one
+        except (ValueError, IndexError, RuntimeError):  # evicted since, or another thread is adding a value
             self._latest.append(new)
         return new
 
 
 def result_shape(op: str, shapes: Sequence[Shape], attrs: dict[str, Any], where: str) -> Shape:
-    """Apply the op's shape rule; a ShapeError names `where`, the op and the operand shapes."""
+    """Apply the op's shape rule; a ShapeError mentions `where`, the op and the operand shapes."""
     got = ", ".join(map(str, shapes)) or "nothing"
     try:
         shape = OPS[op].shape(shapes, attrs)

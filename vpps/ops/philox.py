@@ -1,10 +1,10 @@
-"""Random numbers of dropout in NumPy: Philox 4x32-10, a counter-based generator (Salmon et al. 2011, "Parallel random
+"""Random numbers for dropout in NumPy: Philox 4x32-10, a counter-based generator (Salmon et al. 2011, "Parallel random
 numbers: as easy as 1, 2, 3"). The kernel's version is templates/random.cuh; the two agree bit for bit.
 
-A word depends only on the launch key and its use: vertex, dropout of the cell, list element, unit. No order, layout or
-number of processors can change it, and backward recomputes it instead of storing a mask. A vertex is identified by its
-example in the whole mini-batch and the number of that example's vertices recorded before it (`first_draw`). So
-splitting the batch among processes cannot change a word either. The key (seed, update, calls accumulated since) is in
+A word depends only on the launch key and its use: vertex, dropout within the cell, list element, unit. Order, layout
+and number of processors do not change it, and backward recomputes it instead of storing a mask. A vertex is identified
+by its example in the whole mini-batch and the number of that example's vertices recorded before it (`first_draw`). So
+splitting the batch among processes does not change a word either. The key (seed, update, calls accumulated since) is in
 the script, which also turns dropout off in inference.
 """
 
@@ -24,7 +24,7 @@ ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)  # golden ratio, sqrt(3) - 1
 
-# Counters get a row's units in blocks of 64: the 16 lanes of a vector register times the 4 words of a counter.
+# A row's units are assigned to counters in blocks of 64: 16 lanes of a vector register times 4 words of a counter.
 LANES = 16
 BLOCK = 4 * LANES
 
@@ -43,7 +43,7 @@ class LaunchKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepKey:
-    """The key of a training launch, whose two words are computed on demand; see `launch_key`."""
+    """A training launch's key, whose two words are computed on demand; see `launch_key`."""
 
     seed: int
     step: int
@@ -55,7 +55,7 @@ class StepKey:
 
 
 def philox(counter: Sequence[ArrayLike], key: tuple[int, int]) -> tuple[Words, ...]:
-    """Return four random words for each counter; the counter's four words are ints or arrays, which broadcast."""
+    """Return four random words for each counter, given as four words: ints or arrays, which broadcast."""
     words = _rounds([np.asarray(c, np.uint32).astype(np.uint64) for c in counter], key, np.uint64)
     return tuple(w.astype(np.uint32) for w in words)
 
@@ -64,7 +64,7 @@ def _rounds(counter: Sequence[Any], key: tuple[int, int], constant: Callable[[in
     """Compute the ten rounds, on arrays of 64-bit integers or on Python ints.
 
     Args:
-        constant: converts a constant to that type.
+        constant: converts a constant to the type used.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -78,17 +78,17 @@ def _rounds(counter: Sequence[Any], key: tuple[int, int], constant: Callable[[in
 
 
 def launch_key(seed: int, step: int, accumulated: int = 0) -> LaunchKey:
-    """Return the key of one training launch.
+    """Return the key for one training launch.
 
     Args:
         seed: the model's seed, any int.
-        step: number of the update that the launch makes or contributes to, from 1.
+        step: number of the update, from 1, that the launch applies or contributes to.
         accumulated: earlier calls of `fb` that contributed to that update.
     """
     if not 0 <= seed < 2**64:  # for any other int, take 64 bits of a digest
         seed = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "little")
     counter = [c & 0xFFFFFFFF for c in (step, step >> 32, accumulated, -1)]
-    # Every step computes one, and arrays of one element are ten times as slow as ints.
+    # Every step computes a key, and arrays of one element are ten times as slow as ints.
     low, high, _, _ = _rounds(counter, (seed & 0xFFFFFFFF, seed >> 32), int)
     return LaunchKey(low, high)
 
@@ -103,13 +103,13 @@ def first_draw(example: int) -> int:
 
 
 def random_words(key: LaunchKey, draws: NDArray[Any], positions: NDArray[Any], number: int, width: int) -> Words:
-    """Return a random word for every unit of some rows.
+    """Return a random word for every unit in some rows.
 
     Args:
-        draws: number of each row's vertex, see `first_draw`.
-        positions: place of each row in the vertex's list; 0 for a row that is the vertex itself.
+        draws: number of each row's vertex; see `first_draw`.
+        positions: each row's position in the vertex's list; 0 for a row that is the vertex itself.
         number: number of the dropout within the cell.
-        width: units of a row.
+        width: number of units in a row.
 
     Returns:
         `(rows, width)`.

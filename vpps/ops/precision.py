@@ -1,9 +1,9 @@
-"""Precisions: rounding of the operands of products with parameters. `Field.rounded` marks these operands in
-instructions; all others are float32.
+"""Precisions: how operands of products with parameters are rounded. `Field.rounded` marks these operands in
+instructions; all other operands are float32.
 
 Master weights (which an optimizer changes), moments, weight gradients, states, gates and losses are float32 in every
-precision, and so are sums of products. Product operands are rounded forward and backward; gradients treat rounding as
-the identity.
+precision, as are sums of products. Product operands are rounded forward and backward; gradients treat rounding as the
+identity.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from vpps.ops.element import BFLOAT16, FLOAT32, TF32, TF32_PAIR, ElementType
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Rounding of the operands of products with a parameter.
+    """Rounding of operands in products with a parameter.
 
     Attributes:
         name: the user's name for it.
         element: element type of the weights that products read.
         dropped: bits of a float32's significand that rounding removes.
         to_even: ties go to the even neighbour; else away from zero.
-        on_host: True if the cpu target supports it, too.
-        doc: description for users who choose one.
+        on_host: True if the cpu target also supports this precision.
+        doc: description for users who choose a precision.
     """
 
     name: str
@@ -43,10 +43,10 @@ class Precision:
         return self.dropped > 0
 
     def round(self, x: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the values as products read them; NaN stays NaN, and too large values become infinite.
+        """Return the values as products read them; NaN remains NaN, and values that are too large become infinite.
 
         Args:
-            x: of any shape; first rounded to float32.
+            x: array of any shape; first rounded to float32.
         """
         bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
         if not self.dropped:
@@ -60,8 +60,8 @@ class Precision:
 
     def nearest_tie(self, x: NDArray[Any]) -> float:
         """Return how close any element of some vectors is to being rounded the other way. The unit is a float32 step at
-        the vector's largest element, because an error of a sum scales with its terms. Elements below a 512th of the
-        largest are ignored: rounding one the other way changes the vector by less than 1e-5 of itself.
+        the vector's largest element, because a sum's error scales with its terms. Elements below a 512th of the largest
+        are ignored: rounding one of them the other way changes the vector by less than 1e-5 of itself.
 
         Args:
             x: (n, ...), n vectors or matrices.

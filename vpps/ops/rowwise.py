@@ -1,4 +1,4 @@
-"""Ops over the whole row of a vertex: reductions, softmax and losses. Form ROWWISE.
+"""Ops over a vertex's whole row: reductions, softmax and losses. Form ROWWISE.
 
 A table row is the op's decorated reference function; name, operands and docstring come from the function.
 """
@@ -41,13 +41,13 @@ def _pair_to_scalar(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
 def rowwise(
     shape: ShapeRule, backward: Callable[..., Any], signature: str = "", device: str = "", **rest: Any
 ) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
-    """Register `function(*operands, *constants)` as the reference of an op of this form.
+    """Register `function(*operands, *constants)` as the reference for an op of this form.
 
     Args:
-        backward: `backward(*operands, y, dy, *constants)`: the gradient of the one float operand, or a tuple of them.
-            If results are scalars, y and dy broadcast over the operands.
+        backward: `backward(*operands, y, dy, *constants)` returns the gradient of the only float operand, or a tuple of
+            gradients. If results are scalars, y and dy broadcast over the operands.
         device: name of the struct, if it differs from the op's.
-        rest: as in `Op`, like `signature`.
+        rest: fields of `Op`, such as `signature`.
     """
     constants, indices = rest.get("attrs", ()), rest.get("indices", 0)
 
@@ -86,7 +86,7 @@ def _column(of_vertices: Array, x: Array) -> Array:
 
 
 def _at(x: Array, positions: Array, dy: Array) -> Array:
-    """Return the gradient of an operand if the result is one of its elements."""
+    """Return an operand's gradient if the result is one of its elements."""
     d = np.zeros_like(x)
     d[np.arange(len(d)), positions] = dy[:, 0]
     return d
@@ -233,7 +233,7 @@ def _bce_back(x: Array, t: Array, y: Array, dy: Array) -> tuple[Array, Array]:
 @rowwise(_pair_to_scalar, _bce_back, "logits, targets", "BinaryCrossEntropy")
 def binary_cross_entropy_with_logits(x: Array, t: Array) -> Any:
     """mean binary cross entropy of logits against targets in [0, 1]; a scalar, stable for large logits"""
-    weight = np.where(x > 0, 1 - t, t)  # of the wrong answer
+    weight = np.where(x > 0, 1 - t, t)  # weight of the wrong answer
     return mean(np.where(weight == 0, 0, np.abs(x) * weight) + np.log1p(np.exp(-np.abs(x))))
 
 

@@ -1,4 +1,4 @@
-"""Planned blocks: the row and step of each vertex of a cell, and the addresses of its slabs."""
+"""Planned blocks: the row and step of each of a cell's vertices, and the addresses of its slabs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from vpps.record.vertices import Block
 
 
 class Vertices(NamedTuple):
-    """The vertices of a cell in the user's order.
+    """A cell's vertices in the user's order.
 
     Attributes:
         block: the recorded vertices.
         cell: the planned program before passes; if the cell is split into parts, the program of one part.
         calls: recording index of each vertex.
-        values: per output, the value id at each vertex. Values that cross between parts have ids beyond the graph's.
+        values: for each output, the value id at each vertex. Values that cross between parts have ids above the
+            graph's.
     """
 
     block: Block
@@ -31,7 +32,7 @@ class Vertices(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedBlock:
-    """Rows of one cell. Vertices that run backward come first; then rows are sorted by group, stage, recording order.
+    """Rows of one cell: first the vertices that run backward; then sorted by group, stage and recording order.
 
     Attributes:
         order: the vertex (row of `arrays`) in each row.
@@ -42,9 +43,9 @@ class PlannedBlock:
         pause: 0, unless steps of the block may run while virtual processors wait at a barrier. Then it is the number
             of stages after which all virtual processors have run such a step.
         late: True for the part of the loss chain that runs alongside backward (planner/native/loss_chain.h).
-        bases: `(steps, slabs)`. Row r of a slab is at base + r * width. If the steps of a slab are not contiguous, each
-            has its own base, which may be negative.
-        lists: position in the script of each list of the cell.
+        bases: `(steps, slabs)`. Row r of a slab starts at base + r * width. If a slab's steps are not contiguous, each
+            has a separate base, which may be negative.
+        lists: position of each of the cell's lists in the script.
         operands: `(steps, operands, 2)`, the two words of each operand whose row addressing the plan chooses.
     """
 

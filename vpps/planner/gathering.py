@@ -1,4 +1,4 @@
-"""Statistics of a plan's index lists: bytes that are gathered, and arguments that need no list."""
+"""Statistics on a plan's index lists: bytes that are gathered, and arguments that need no list."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from vpps.text import counted, in_bytes
 
 
 class Gathering(NamedTuple):
-    """Bytes read or written through index lists. They count once, however many virtual processors read them.
+    """Bytes read or written through index lists. Each byte counts once, however many virtual processors read it.
 
     Attributes:
-        bytes: bytes per phase of the launch. Forward and backward count the rows that steps find through lists;
-            backward includes the sums of the readers' gradients. Weight gradients count all rows of a cell once.
-        arguments: number of operands, of a step or of all rows of a cell, whose row addressing the plan chooses.
-        contiguous: number of these operands whose rows have a constant stride, so that they need no list.
+        bytes: bytes per phase of the launch. Forward and backward include the rows that steps find through lists;
+            backward also includes the sums of the readers' gradients. Weight gradients include all rows of a cell once.
+        arguments: number of operands (of steps, or of whole cells) whose row addressing the plan chooses.
+        contiguous: number of these operands that need no list, because their rows have a constant stride.
     """
 
     bytes: Counter[str]
@@ -42,7 +42,7 @@ class Gathering(NamedTuple):
 
 
 def gathering(plan: Plan) -> Gathering:
-    """Return the statistics of a plan's index lists."""
+    """Return statistics on a plan's index lists."""
     found: Counter[str] = Counter()
     seen: set[tuple[int, int, int]] = set()
 
@@ -53,7 +53,7 @@ def gathering(plan: Plan) -> Gathering:
         if isinstance(s.first, int) or s.group.starts[0][1].alone:
             return True
         key = id(s.block), id(s.group), id(s.first)
-        is_new = key not in seen  # schedule "paper": each owner of rows of a matrix executes its product
+        is_new = key not in seen  # schedule "paper": each owner of matrix rows executes the product for its rows
         seen.add(key)
         return is_new
 
@@ -86,7 +86,7 @@ def _entries(script: Words, offsets: int, n: int) -> int:
 
 
 def _arguments(block: PlannedBlock, training: bool) -> Iterator[tuple[int, int]]:
-    """Yield, per operand whose addressing the plan chooses: steps with rows, and steps whose rows have a stride."""
+    """Yield the numbers of steps with rows and with a row stride, for each operand whose addressing is chosen."""
     for key, operands in block.cell.row_lists(training):
         domain = block.cell.domain_of(key)
         for operand in operands:

@@ -3,13 +3,13 @@
 Groups wait for each other only at barriers of all groups. So vertices that depend on each other belong to one group:
 each connected component of the graph is assigned to a group. Two kinds of vertices do not connect their neighbours:
 
-    sources read nothing (a row of a table, a graph input, zeros). If work would be uneven otherwise, sources with many
-        readers run before everything else, such as the initial state of all sequences.
-    joining vertices come last and work on scalars only: the sum of the losses, its scale. They run after all others.
+    sources read nothing (a table row, a graph input, zeros). If the work would otherwise be uneven, sources with many
+        readers, such as the initial state of all sequences, run before everything else.
+    joining vertices run after all others and use only scalars: the sum of the losses, its scale.
 
-Group 0 runs both kinds while the other groups wait; backward runs them in the opposite order. Each group holds the
-weights once. Gradients and the update are divided among all virtual processors over all rows (flag ALL), so there are
-no partial gradients to reduce.
+Group 0 runs both kinds while the other groups wait; backward runs them in the opposite order. Each group holds one copy
+of the weights. All virtual processors share the gradients and the update, over all rows (flag ALL), so there are no
+partial gradients to reduce.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from vpps.record.trace import List, TracedCell, Vector
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Assignment of the vertices of a graph to groups. The stages of the policy are shifted to make room for sources.
+    """Assignment of a graph's vertices to groups. The policy's stages are shifted to make room for sources.
 
     Attributes:
-        first_own: first stage after those of the shared sources.
+        first_own: first stage after the shared sources.
         first_joining: first stage of the joining vertices.
         n_components: number of connected components that have any work.
-        work: per group, the floats that its vertices compute with in forward.
+        work: for each group, the number of floats that its vertices process in forward.
     """
 
     first_own: int
@@ -42,7 +42,7 @@ class Grouping:
     work: NDArray[np.float64]
 
     def describe(self) -> str:
-        """Return one line that says how even the work is and, if it is uneven, why."""
+        """Return one line that says how evenly the work is divided and explains any imbalance."""
         shares = ", ".join(f"{share:.0%}" for share in self.work / max(self.work.sum(), 1.0))
         line = (
             f"{len(self.work)} groups have {shares} of the work of {self.n_components} unconnected parts of the graph"
@@ -66,7 +66,7 @@ def is_scalar(cell: TracedCell) -> bool:
 
 
 def floats_of(cell: EncodedCell) -> tuple[int, list[int]]:
-    """Return the floats that a vertex computes with in forward, and those per element of each list argument."""
+    """Return the floats that a vertex processes in forward, and the floats per element of each list argument."""
     of_domain = [0] * (cell.cell.n_domains + 1)
     for instr in cell.lowered.forward:
         of_domain[instr.domain] += _floats(instr)
@@ -75,6 +75,6 @@ def floats_of(cell: EncodedCell) -> tuple[int, list[int]]:
 
 
 def _floats(instr: Instr) -> int:
-    """Return the floats that an instruction computes with for one row; for a product, those of the matrix."""
+    """Return the number of floats that an instruction processes for one row; for a product, the size of the matrix."""
     inner = instr.values.get("inner", 1) if "matmul" in instr.name else instr.values.get("columns", 1)
     return instr.width * inner if "matmul" in instr.name or instr.name == "matvec" else instr.width

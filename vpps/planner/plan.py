@@ -1,4 +1,4 @@
-"""A planned launch: a script with everything needed to run and to explain it."""
+"""A planned launch: a script with everything needed to run it and to explain it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 
 class Seeds(NamedTuple):
-    """Layout of the gradients of the wanted values, which the caller writes between forward and backward.
+    """Layout of the wanted values' gradients, which the caller writes between forward and backward.
 
     Attributes:
-        offsets: offset of each gradient from the first one, in floats.
+        offsets: each gradient's offset from the first gradient, in floats.
         floats: total size in floats.
     """
 
@@ -49,12 +49,12 @@ class Seeds(NamedTuple):
 
 
 class Present(NamedTuple):
-    """Values of a graph that are in the pool before a launch and stay there.
+    """Graph values that are in the pool before a launch and remain there.
 
     Attributes:
         addresses: addresses of the graph's first values, by value id; NOWHERE if a value is not in the pool.
-        calls: number of vertices that are already planned. If later ones need an absent value of these, all vertices
-            are planned again.
+        calls: number of vertices that are already planned. If later vertices need a missing value from these, all
+            vertices are planned again.
         stop: first free address of the pool.
     """
 
@@ -71,32 +71,32 @@ class Plan:
 
     Args:
         library: compiled planner that made the plan.
-        ids: the library's numbers of the encoded cells.
+        ids: the library's numbers for the encoded cells.
         memory: buffers that hold the plan.
         call: arguments and results of the library call.
-        before: gradients that the pool holds before the launch.
+        before: gradients in the pool before the launch.
         again: callback that plans the same vertices again with an account, even if the graph has grown since.
 
     Attributes:
         script: the words, including index lists and input data.
-        pool_floats: floats of the pool that the launch uses.
+        pool_floats: number of pool floats that the launch uses.
         places: address of each value's first float, by value id; NOWHERE if the value is not computed.
         loss_slot: address of the loss after the launch, or -1.
         n_barriers: number of barriers in a launch.
-        encoded: times at which writing instructions began and the script was complete (`time.perf_counter_ns`).
-        held: gradients that the pool holds after the launch for a later one.
-        kept: size in floats of the beginning of the pool that holds data from before the launch.
-        present: values in the pool after the launch, if values stay; else None.
-        divisions: positions in the script of the entry points of additional launches, if the caller acts in between.
-            The second launch follows forward; a third follows backward if that makes an update.
+        encoded: times when writing instructions began and when the script was complete (`time.perf_counter_ns`).
+        held: gradients that the pool holds after the launch, for a later launch.
+        kept: size in floats of the start of the pool, which holds data from before the launch.
+        present: values in the pool after the launch, if values are kept; else None.
+        divisions: positions in the script of additional launches' entry points, if the caller acts in between. The
+            second launch follows forward; if backward includes an update, a third launch follows it.
         seeds: address of the gradients that the caller writes between the launches.
-        is_torn: True if the loss depends on some, but not all, of the parameters of a stack.
+        is_torn: True if the loss depends on some, but not all, parameters of a stack.
         updates_alone: True if the launch only applies an update from given gradients.
-        has_loss: True if the launch leaves a loss at `loss_slot`.
-        input_gradients: (value, address) of each value of an input that wants its gradient; address ZERO if no
-            gradient flows into it.
+        has_loss: True if the launch writes a loss to `loss_slot`.
+        input_gradients: (value, address) for each input value whose gradient is requested; address ZERO if no gradient
+            flows into it.
         used: `instructions` and `tails`; all plans of a planner that use the same cells share one object.
-        explanation: account and memory map, if it was planned with an account.
+        explanation: account and memory map, if the launch was planned with an account.
     """
 
     explanation: tuple[Account, PlannedMemory] | None = None
@@ -150,7 +150,7 @@ class Plan:
 
     @property
     def zeros(self) -> set[Parameter]:
-        """Held gradients that are zero and that the launch does not write."""
+        """Held gradients that are zero and not written by the launch."""
         return set(self.held.dense) - self._before.dense - self._with_gradient
 
     # ---- views for the host, computed on request
@@ -174,13 +174,13 @@ class Plan:
 
     @cached_property
     def reached(self) -> set[Parameter]:
-        """Dense parameters that the loss depends on. Passes may drop the gradient of some because it is zero."""
+        """Dense parameters that the loss depends on. Passes may drop some gradients because they are zero."""
         found = self._touched[len(self._library.parameters) :].tolist()
         return {p for p, has in zip(self._library.users, found, strict=False) if has}
 
     @cached_property
     def idle(self) -> set[str]:
-        """Names of the trainable parameters that an update does not step."""
+        """Names of the trainable parameters that an update leaves unchanged."""
         idle = np.flatnonzero(self._library.trainable & ~self._touched[: len(self._library.trainable)])
         return {member.name for k in idle.tolist() for member in members(self._library.parameters[k])}
 
@@ -231,7 +231,7 @@ class Plan:
         return again.explanation
 
     def _entries(self) -> Words:
-        """Return the entry points of all virtual processors in all launches."""
+        """Return all virtual processors' entry points in all launches."""
         n_vps = int(self.script[1])
         return np.concatenate([self.script[at : at + n_vps] for at in (HEADER_WORDS, *self.divisions)])
 
@@ -242,7 +242,7 @@ class Plan:
 
     @cached_property
     def streams(self) -> list[tuple[int, Stream]]:
-        """Streams of instructions with their origins, each with its position in the script."""
+        """Instruction streams with their origins, each with its position in the script."""
         return self.account.streams(self.blocks)
 
     def origin(self, position: int) -> str:
@@ -251,7 +251,7 @@ class Plan:
         return "" if found is None else found[0].origin(found[1])
 
     def section_at(self, position: int) -> tuple[Section, int] | None:
-        """Return the section of the instruction at a position of the script, and the offset in that section."""
+        """Return the section that contains a position of the script, and the position's offset in that section."""
         found = self._stream_at(position)
         if found is None:
             return None
@@ -260,12 +260,12 @@ class Plan:
         return section, position - start - section.start
 
     def whereabouts(self, position: int) -> str:
-        """Describe where a virtual processor is, in the user's terms; at a barrier, also what it has just executed."""
+        """Describe a virtual processor's position in the user's terms; at a barrier, also what it has just executed."""
         found = self._stream_at(position)
         return "" if found is None else found[1].whereabouts(position - found[0])
 
     def _stream_at(self, position: int) -> tuple[int, Stream] | None:
-        """Return the stream that holds a position of the script, and the position where the stream begins."""
+        """Return the stream that contains a position of the script, and the position where the stream begins."""
         return next(((start, stream) for start, stream in reversed(self.streams) if start <= position), None)
 
     # ---- memory
@@ -277,7 +277,7 @@ class Plan:
 
     @cached_property
     def layout(self) -> MemoryMap:
-        """Memory map of pool and script, and the kernel's capabilities, for the verifier."""
+        """Memory map of the pool and the script, and the kernel's capabilities, for the verifier."""
         distribution = self._library.distribution
         account, memory = self._explained
         written = [used.gradient for used in self.tables.values()] if self.updates_alone else []  # by the caller

@@ -36,7 +36,7 @@ class Planner:
         distribution: addresses of the parameters, and the number of virtual processors.
         policy: name of the batching policy, or a learned policy.
         schedule: name of the schedule.
-        passes: passes of the cell compiler; default: those that VPPS_PASSES selects.
+        passes: the cell compiler's passes; default: those that VPPS_PASSES selects.
 
     Attributes:
         policy: name of the policy.
@@ -67,10 +67,10 @@ class Planner:
         key: LaunchKey | StepKey | None = None,
         present: Present | None = None,
     ) -> Plan:
-        """Plan a forward that computes only the wanted values and their dependencies. Held gradients stay in the pool.
+        """Plan a forward that computes only the wanted values and their dependencies. Held gradients are kept.
 
         Args:
-            present: values not to compute again; all computed values stay, too. If None, only the wanted values stay.
+            present: values not to compute again; all computed values are then kept. If None, only the wanted ones are.
 
         Raises:
             CompileError: there is no compiler.
@@ -90,14 +90,14 @@ class Planner:
         """Plan forward, backward, gradients and (unless `update` is None) the update.
 
         Args:
-            parity: parity of the launch number; selects the slot of the loss.
-            key: key of the launch's random numbers; None turns dropout off.
-            held: gradients of earlier batches; this batch's gradients are added to them.
+            parity: parity of the launch number; selects the loss slot.
+            key: key for the launch's random numbers; None turns dropout off.
+            held: gradients from earlier batches; this batch's gradients are added to them.
             keep: leave the sums in the pool for a later launch.
 
         Raises:
-            NoGradientError: the loss depends on no trainable parameter and, if there is no update, on no input that
-                wants its gradient.
+            NoGradientError: the loss depends on no trainable parameter and, if there is no update, on no input whose
+                gradient is requested.
             CompileError: there is no compiler.
         """
         return self._library(update).training(graph, array("q", (loss.ref,)), update, parity, key, held, keep)
@@ -123,13 +123,13 @@ class Planner:
         """Plan only an update, from held gradients.
 
         Args:
-            given: per table, numbers of the rows whose gradients the caller writes (`Plan.tables`).
+            given: for each table, numbers of the rows whose gradients the caller writes (`Plan.tables`).
         """
         seeds = Seeds(np.zeros(0, np.int64), 0)
         return self._library(update).training(Graph(), array("q"), update, parity, None, held, False, seeds, given)
 
     def _library(self, update: Update | None) -> PlannerLibrary:
-        """Return the library that plans launches with such an update."""
+        """Return the library that plans launches with this update."""
         if update is None and self._latest is not None:
             return self._latest
         rule = update.optimizer.name if update is not None else None

@@ -1,4 +1,4 @@
-"""Calls the compiled planner: passes each cell once and the arrays of every batch, and wraps the results."""
+"""Calls the compiled planner: passes each cell once, passes every batch's arrays, and wraps the results."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ from vpps.values import float_word
 _log = logging.getLogger(__name__)
 
 DONE = int(Status.DONE)
-PARTS = len(Batching)  # most parts of a cell
-MOST_USED = 1024  # size of the cache of instructions, by combination of cells
+PARTS = len(Batching)  # maximum number of parts of a cell
+MOST_USED = 1024  # size of the instruction cache, which is keyed by combination of cells
 
 
 NO_ROWS: Mapping[Parameter, NDArray[np.int64]] = {}
 
 
 class _NeedsEarlierVertices(Exception):
-    """The end of a graph reads earlier values that are not in the pool, so all vertices must be planned."""
+    """Raised if the end of a graph reads earlier values that are not in the pool: then all vertices must be planned."""
 
 
 class PlannerLibrary:
@@ -68,13 +68,13 @@ class PlannerLibrary:
     Args:
         cells: encoded cells.
         policy: name of the batching policy, or a learned policy.
-        ending: end of each launch: update rule and averaging.
+        ending: the end of each launch: update rule and averaging.
 
     Attributes:
         distribution: distribution of the parameters.
         parameters: physical parameters (after stacking), as kernels know them.
         users: parameters of the model.
-        gradients: address of the gradient of each physical parameter.
+        gradients: address of each physical parameter's gradient.
         groups: number of groups of virtual processors.
     """
 
@@ -104,13 +104,13 @@ class PlannerLibrary:
         self._numbers: dict[TracedCell, int] = {}
         self._keyless: set[TracedCell] = set()  # cells that use no random numbers
         self._used: dict[tuple[int, tuple[int, ...]], tuple[frozenset[str], frozenset[Tail]]] = {}
-        self._ids = array("q")  # numbers of the encoded cells of the latest plan
+        self._ids = array("q")  # numbers of the latest plan's encoded cells
         self._memories: list[PlanBuffers] = []
         self._words = self._values = 0  # largest sizes that a plan has needed
         self._groups: (
             tuple[tuple[str, ...], Mapping[str, int], dict[tuple[str | None, int], str], array[int]] | None
         ) = None
-        self._encoded: list[Encoded] = []  # by the compiled planner's number of the cell
+        self._encoded: list[Encoded] = []  # by the compiled planner's cell number
         self._pair = Pair()
         self._call = Call()
         # Initial state of `_call`.
@@ -118,7 +118,7 @@ class PlannerLibrary:
         self._call_at = ctypes.addressof(self._call)
         self._bytes, self._fresh_bytes = (memoryview(call).cast("B") for call in (self._call, self._fresh))
         self._alive: list[Any] = []  # arrays that the call points to
-        self._lock = threading.RLock()  # a thread may ask about a plan while another thread plans
+        self._lock = threading.RLock()  # a thread may query a plan while another thread plans
 
     # ---- plans
 
@@ -160,10 +160,10 @@ class PlannerLibrary:
         given: Mapping[Parameter, NDArray[np.int64]] = NO_ROWS,
         calls: int | None = None,
     ) -> Plan:
-        """Return a plan of training; see `Planner.plan_training`.
+        """Return a plan for training; see `Planner.plan_training`.
 
         Args:
-            wanted: the loss; with seeds, the values whose gradients they are; empty for an update alone.
+            wanted: the loss; with seeds, the values whose gradients the seeds are; empty for an update only.
             calls: if given, plan only that many of the first vertices, with an account.
         """
         again = partial(self.training, graph, wanted, update, parity, key, held, keep, seeds, given, graph.n_calls)
@@ -227,7 +227,7 @@ class PlannerLibrary:
                 account = Account(noted, call.words, cells, self._ending)
                 plan.explanation = account, memory_map(where, graph, self._encoded)
         finally:
-            batch.release()  # a stored traceback must not keep the graph from growing
+            batch.release()  # the graph must be able to grow even while a traceback is stored
         if self.groups > 1 and _log.isEnabledFor(logging.INFO) and (grouping := plan.grouping) and grouping.some_idle:
             _log.info(grouping.describe())
         return plan
@@ -235,7 +235,7 @@ class PlannerLibrary:
     def _planned(
         self, graph: Graph, batch: BatchInputs, wanted: array[int], calls: int | None, since: int
     ) -> PlanBuffers:
-        """Have C++ plan a batch, answer its requests, and return the buffers of the plan."""
+        """Have C++ plan a batch, answer its requests, and return the plan's buffers."""
         call = self._call
         call.account = calls is not None
         call.chunk_rows = lazy_batching.CHUNK_ROWS
@@ -257,7 +257,7 @@ class PlannerLibrary:
             self._values = max(self._values, call.n_all_values)
             if status == DONE:
                 break
-            if since and status == Status.NO_VALUE:  # it may be the value of an earlier vertex
+            if since and status == Status.NO_VALUE:  # it may be an earlier vertex's value
                 raise _NeedsEarlierVertices
             if status == Status.NEW_BLOCK:
                 self._tell_parts(batch.cells[call.new_block], ctypes.string_at(call.key, call.n_key))
@@ -298,8 +298,8 @@ class PlannerLibrary:
         """Tell the compiled planner the parts of a cell.
 
         Args:
-            key: one flag per output, set if nothing reads it; one flag for training; then, unless the cell stays whole,
-                one flag per operand and per computed output, set if it comes from, or goes to, other vertices of the
+            key: one flag per output, set if nothing reads it; one flag for training; then, if the cell may be split,
+                one flag per operand and per computed output, set if it comes from, or goes to, other vertices in the
                 cell's recurrence.
         """
         cells = self._cells
@@ -350,7 +350,7 @@ class PlannerLibrary:
         return CellDescriptor(encoded.cell, same_row, number, training, self._ending, self._number, self._bits).record
 
     def _tell_pair(self) -> None:
-        """Tell the compiled planner if a step of one cell may follow a step of another without a barrier."""
+        """Tell the compiled planner if a step of one cell may follow another cell's step without a barrier."""
         pair = self._pair
         after, before = self._encoded[pair.after].cell, self._encoded[pair.before].cell
         if pair.following == Following.TURN:
@@ -360,10 +360,10 @@ class PlannerLibrary:
         self._lib.vpps_planner_pair(self._handle, ctypes.byref(pair), int(answer))
 
     def used(self, mask: int, ids: tuple[int, ...], training: bool) -> tuple[frozenset[str], frozenset[Tail]]:
-        """Return the names of the instructions of a script, and its tails.
+        """Return the names of a script's instructions, and its tails.
 
         Args:
-            mask: bit mask of the instructions that belong to no cell.
+            mask: bit mask of instructions that belong to no cell.
             ids: numbers of the encoded cells; ~number if a cell has no backward.
         """
         key = mask, ids
@@ -378,7 +378,7 @@ class PlannerLibrary:
     # ---- other arguments of a call
 
     def _begin(self, loss_slot: int, graph: Graph, key: LaunchKey | StepKey | None) -> Call:
-        """Reset the call, then set the address of the loss and the random numbers of dropout."""
+        """Reset the call, then set the loss address and the random numbers for dropout."""
         call = self._call
         self._bytes[:] = self._fresh_bytes
         self._alive.clear()
@@ -395,11 +395,11 @@ class PlannerLibrary:
         return call
 
     def _take_update(self, update: Update) -> None:
-        """Set the arguments of the optimizer's step."""
+        """Set the arguments for the optimizer's step."""
         call, optimizer = self._call, update.optimizer
         patterns = tuple(optimizer.groups)
         if self._groups is None or self._groups[0] != patterns or self._groups[1] is not update.counts:
-            sets: dict[tuple[str | None, int], str] = {}  # first parameter of each set, in the order of the parameters
+            sets: dict[tuple[str | None, int], str] = {}  # first parameter of each set, in parameter order
             of = array("q")
             for p in self.parameters:
                 name = members(p)[0].name
@@ -420,7 +420,7 @@ class PlannerLibrary:
         call.averages = int(update.averaging is not None)
 
     def _rows_of_tables(self, given: Mapping[Parameter, NDArray[np.int64]]) -> int:
-        """Return the address of row numbers per table, in the compiled planner's format."""
+        """Return the address of each table's row numbers, in the compiled planner's format."""
         tables = array("q")
         for table, rows in given.items():
             numbers = array("q", np.asarray(rows, np.int64).tobytes())

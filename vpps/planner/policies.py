@@ -1,19 +1,19 @@
 """Batching policies (`native/policies/`) choose the stage in which each vertex of a graph runs; one policy is learned.
 
 A **stage** is a set of vertices that run together. The vertices of one cell in a stage are a **step**, which other
-systems call a batch. A persistent kernel pays for barriers, so policies report stages as well as batches.
+systems call a batch. In a persistent kernel, barriers cost time, so policies report stages as well as batches.
 
 The type of a vertex is its cell. Components of cells that read each other can be batched one after the other without
 loss (`native/execution.h` has the proof). So cells are ranked topologically by "reads from", with cycles contracted. A
-cell on no cycle is one batch; a recurrence of one cell has one batch per level. Leaves come first and losses last, each
-in one batch. Only recurrences of several cells leave a choice, such as trees with two kinds of nodes, or lattices:
+cell on no cycle takes one batch; a recurrence of one cell takes one batch per level. Leaves come first and losses last,
+each in one batch. Only recurrences of several cells need a choice, such as lattices or trees with two kinds of nodes:
 
     sinks-last      level by level, all cells of a level together: the fewest stages
-    sufficient      the type with the largest ready share of the vertices that wait for none of their type (lemma 2.1)
-    critical        the type of the ready vertex that starts the longest path
-    fsm             the choice of an automaton, learned for this recurrence (ED-Batch 2.3). States are the ready types,
+    sufficient the type with the largest ready share of the vertices that wait for no other of their type (lemma 2.1)
+    critical the type of the ready vertex that starts the longest path fsm the choice of an automaton, learned for this
+    recurrence (ED-Batch 2.3). States are the ready types,
                     ranked as in `critical`, or one of the paper's three encodings, with or without the phase
-    depth, agenda   published baselines on the whole graph: by level; the type of least mean depth first (DyNet)
+    depth, agenda   published baselines on the whole graph: by level; the type with the least mean depth first (DyNet)
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ def learn_policy(
     """Learn the batching order of cells that read each other in a cycle, such as the characters and words of a
     lattice: `vpps.Handle(model, policy=vpps.learn_policy(graph))`.
 
-    For each such recurrence, Q-learning finds a finite-state machine that batches the graphs in few batches (ED-Batch,
+    For each such recurrence, Q-learning finds a finite-state machine that needs few batches for the graphs (ED-Batch,
     section 2: Chen et al., "ED-Batch: Efficient Automatic Batching of Dynamic Neural Networks via Learned Finite State
     Machines", ICML 2023). Losses are the same with every policy. Weight gradients are summed in the order in which
     vertices run, so their last bits differ.
 
     Args:
-        graphs: graphs to learn from, such as the first mini-batch, as the handle will get them; several count as one.
-        encoding: how a machine sees the ready vertices: "base" (their cells), "max" (also the cell with most of them),
-            "sort" (cells by decreasing number), or "critical" (in the order of policy "critical"; the fewest batches on
-            lattices). The first three are those of the paper.
-        trials: maximum number of times the graphs are batched to learn from. Learning ends early if no order can have
-            fewer batches. Default: 1,000, fewer for large graphs, so that learning takes seconds.
+        graphs: graphs to learn from, such as the first mini-batch, as the handle will get them; several are combined.
+        encoding: how a machine sees the ready vertices: "base" (their cells), "max" (also the most frequent cell),
+            "sort" (cells by decreasing number of vertices), or "critical" (cells in the order of policy "critical"; the
+            fewest batches on lattices). The first three come from the paper.
+        trials: maximum number of times to batch the graphs during learning. Learning ends early if no order can have
+            fewer batches. Default: 1,000, or fewer for large graphs, so that learning takes seconds.
         seed: random seed. The same graphs, options and seed give the same policy on all machines.
 
     Returns:
@@ -88,7 +88,7 @@ def learned_from(graphs: Iterable[Graph], settings: LearningSettings, most_work:
     """Learn a policy like `learn_policy`, with all settings.
 
     Args:
-        most_work: limit of vertices times types, over all trials per recurrence.
+        most_work: limit on vertices times types, summed over all trials for a recurrence.
     """
     cells_of: dict[tuple[str, ...], tuple[str, ...]] = {}
     found: dict[tuple[str, ...], list[TypedGraph]] = {}

@@ -11,7 +11,7 @@ from vpps.planner.plan import Plan
 from vpps.planner.sections import Section
 from vpps.script.disassemble import Decoded, decode, entry_points
 
-# Forms of instructions.
+# Instruction forms.
 BARRIERS = ("Signal", "Wait")
 PRODUCTS = ("Matvec", "MatvecTransposed", "PackedMatmul")
 STEPS = ("UpdateMatrix", "UpdateVector", "UpdateRows", "OuterUpdate", "StepTiles")
@@ -22,9 +22,9 @@ class Placed(NamedTuple):
     """An instruction of a plan, with its section.
 
     Attributes:
-        position: position of its first word in the script.
+        position: position of the instruction's first word in the script.
         section: section that contains it.
-        offset: offset of its first word in the section.
+        offset: offset of the first word in the section.
     """
 
     position: int
@@ -38,12 +38,12 @@ class Placed(NamedTuple):
 
     @property
     def cell(self) -> str:
-        """Name of the cell that it belongs to; "" if it belongs to none."""
+        """Name of the cell that the instruction belongs to; "" if it belongs to none."""
         return "" if self.section.block is None else self.section.block.arrays.cell.name
 
     @property
     def stage(self) -> int:
-        """Stage of the graph; -1 if it belongs to no cell, or is a weight gradient, which belongs to all stages."""
+        """Stage in the graph; -1 if the instruction belongs to no cell, or is a weight gradient (of all stages)."""
         block = self.section.block
         if block is None or self.section.phase not in ("forward", "backward"):
             return -1
@@ -52,7 +52,7 @@ class Placed(NamedTuple):
 
 
 class Execution(NamedTuple):
-    """A stream of instructions, and the virtual processors that execute it.
+    """An instruction stream, and the virtual processors that execute it.
 
     Attributes:
         entry: position in the script where the stream begins.
@@ -64,7 +64,7 @@ class Execution(NamedTuple):
 
 
 def executions(plan: Plan) -> Iterator[Execution]:
-    """Yield the streams of the first launch, by position."""
+    """Yield the first launch's streams, in order of position."""
     entries = entry_points(plan.script)
     for entry in sorted(set(entries)):
         yield Execution(entry, tuple(vp for vp, e in enumerate(entries) if e == entry))
@@ -82,14 +82,14 @@ def walk(
     stream = next(stream for start, stream in plan.streams if start == entry)
     for section in filter(wanted, stream.sections):
         position = start = entry + section.start
-        while position == start or position < start + section.words:  # a section of no cell is one instruction
+        while position == start or position < start + section.words:  # outside cells, a section is one instruction
             d = decode(plan.script, position)
             yield d, Placed(position, section, position - start)
             position += d.words
 
 
 def places(plan: Plan, positions: Sequence[int]) -> list[Placed]:
-    """Return the instructions at some positions of the script, with their sections."""
+    """Return the instructions at the given positions in the script, with their sections."""
     sections = [(start + s.start, s) for start, stream in plan.streams for s in stream.sections]
     numbers = np.searchsorted([start for start, _ in sections], positions, side="right") - 1
     found = [sections[number] for number in numbers.tolist()]

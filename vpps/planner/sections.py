@@ -1,4 +1,4 @@
-"""Origins of the words of a script: its streams of instructions, and the source of each section of a stream."""
+"""Origins of a script's words: its instruction streams, and the source of each section of a stream."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Section(NamedTuple):
     """A contiguous run of words: a cell's instruction group for one step, or a single instruction.
 
     Attributes:
-        start: position of its first word in its stream.
-        block, group: rows and instruction group of the cell, if it belongs to a cell.
+        start: position of the section's first word in the stream.
+        block, group: the cell's rows and instruction group, if the section belongs to a cell.
         first: first row of the step, or one row for each repetition of the group; for a barrier, its number.
         phase: purpose, in words.
         during: phase of the launch.
@@ -51,7 +51,7 @@ class Section(NamedTuple):
 
     @property
     def barrier(self) -> int:
-        """Number of the barrier that it belongs to; 0 if none."""
+        """Number of the barrier that the section belongs to; 0 if none."""
         return self.first if self.block is None and isinstance(self.first, int) else 0
 
     def made_at(self, offset: int) -> tuple[Instr, int]:
@@ -76,7 +76,7 @@ class Section(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """Instructions that one virtual processor, or each one of a group, executes.
+    """Instructions executed by one virtual processor, or by each virtual processor in a group.
 
     Attributes:
         words: number of words.
@@ -87,11 +87,11 @@ class Stream:
     sections: list[Section]
 
     def section_at(self, position: int) -> Section:
-        """Return the section that holds a position of the stream."""
+        """Return the section that contains a position of the stream."""
         return self.sections[bisect_right(self.sections, position, key=lambda s: s.start) - 1]
 
     def whereabouts(self, position: int) -> str:
-        """Describe where a virtual processor is, in the user's terms; at a barrier, also what it has just executed."""
+        """Describe a virtual processor's position in the user's terms; at a barrier, also what it has just executed."""
         section = self.section_at(position)
         words = section.origin(position - section.start)
         before = [s for s in self.sections if s.group is not None and s.start < section.start]

@@ -1,4 +1,4 @@
-"""Arrays of one block's vertices. Only this module knows how `vpps.record.vertices` stores them."""
+"""One block's vertices as arrays. Only this module knows how `vpps.record.vertices` stores them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _one_by_one(block: Block) -> Chunk:
 
 
 class BlockArrays:
-    """The vertices of one cell as arrays in the user's order: the fields of `Chunk`, and `values`: value ids by output.
+    """One cell's vertices as arrays in the user's order: the fields of `Chunk`, and `values`: value ids by output.
 
     Args:
         n_calls: keep only vertices with a recording index below this.
@@ -78,7 +78,7 @@ class BlockArrays:
         self.data = vertices.data
 
     def operands(self) -> Iterable[tuple[Ints, Ints]]:
-        """Yield (vertex row, value id) of all the vertices' operands, by argument (`TracedCell.operands`)."""
+        """Yield (vertex rows, value ids) for each argument of all the vertices (`TracedCell.operands`)."""
         rows = np.arange(len(self.calls))
         for k in range(self.args.shape[1]):
             yield rows, self.args[:, k]

@@ -1,8 +1,8 @@
 """`graph.map`: records n vertices with a few NumPy calls. The planner treats them like n single calls.
 
 If compiled code is available, it records maps of the usual form (`vpps.record.packed`). This module records all other
-maps and reports every error. On small graphs each NumPy call counts, at up to a microsecond. So this code prefers
-`take` to brackets and `astype` to `dtype=`, and does not recheck arrays that are known to be valid.
+maps and reports every error. On small graphs every NumPy call matters: it costs up to a microsecond. So this code
+prefers `take` to brackets and `astype` to `dtype=`, and does not recheck arrays that are known to be valid.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def record_map(
             part.take_data(columns)
             if distinct:
                 part.cut = part.vertex.cut
-    if len(parts) > 1:  # order kinds by first vertex, as single calls would
+    if len(parts) > 1:  # order the kinds by first vertex, as single calls would
         parts.sort(key=lambda part: part.number(0))
     apart = distinct and structure is not None and structure.ends is None and traced.multiplies_leaves
     return _record(graph, traced, parts, structure, columns, heights, examples, n, apart)
@@ -133,16 +133,16 @@ class _Part:
     """The vertices of one kind.
 
     Attributes:
-        rows: the map's vertices of this kind, ascending; None for all.
+        rows: the map's vertices of this kind, in ascending order; None for all.
         children: (n, used) the children that the cell gathers; for CSR, all children end to end.
         ends: for CSR, (n + 1,) the start of each vertex's children, and the end.
         after: by `start`: offsets and element indices of the lists without their first `start` children.
         reads_zeros: True if a gathered child is missing.
-        ints: the int arguments, a row per vertex.
-        cut: split of the cell, if equal ints share results.
-        once: with `cut`: per vertex, the value id of the first result computed from its ints.
-        products: per child result multiplied separately: its distinct children, and each vertex's index among them.
-        multiplied: per product, the value id that each vertex reads.
+        ints: the int arguments, one row per vertex.
+        cut: the cell's split, if vertices with equal ints share results.
+        once: with `cut`: for each vertex, the value id of the first result computed from its ints.
+        products: for each child result multiplied separately: distinct children, and each vertex's index among them.
+        multiplied: for each product, the value id that each vertex reads.
     """
 
     vertex: Vertex
@@ -160,19 +160,19 @@ class _Part:
 
     @property
     def program(self) -> TracedCell | None:
-        """Program of the vertices themselves; None if the whole cell is computed once per distinct ints."""
+        """Program of the vertices; None if the whole cell is computed only once for vertices with equal ints."""
         return self.vertex.program if self.cut is None else self.cut.rest
 
     def of(self, array: Any) -> Any:
-        """Select the entries of these vertices from an array over all vertices of the map."""
+        """Select these vertices' entries from an array over all of the map's vertices."""
         return array if self.rows is None else array.take(self.rows, 0)
 
     def number(self, row: int) -> int:
-        """Return the map's vertex number of a row of this part."""
+        """Return the map's vertex number for a row of this part."""
         return row if self.rows is None else int(self.rows[row])
 
     def take_children(self, structure: Children) -> None:
-        """Select these vertices' children. Raises GraphError if a vertex has more than its cell gathers."""
+        """Select these vertices' children. Raises GraphError if a vertex has more children than its cell gathers."""
         vertex = self.vertex
         if structure.ends is None:
             table = self.of(structure.table)
@@ -189,13 +189,13 @@ class _Part:
                 self.ends, self.children = own.ends, own.elements
             if not vertex.gathers_lists and int(np.maximum.reduce(lengths)) > vertex.used:
                 self._check_lists(own if vertex.gathers or self.rows is None else own.of(self.rows, lengths))
-            if vertex.used:  # lists may be shorter than the single children need
+            if vertex.used:  # lists may be too short for the single children
                 self.reads_zeros = int(np.minimum.reduce(lengths)) < vertex.used
         if structure.some_missing and self.children is not None and self.children.size:
             self.reads_zeros = self.reads_zeros or bool(np.minimum.reduce(self.children, axis=None) < 0)
 
     def _check_lists(self, own: Lists) -> None:
-        """Raise GraphError if a list has a child after the single ones that the cell gathers."""
+        """Raise GraphError if a list has a child after the single children that the cell gathers."""
         place = np.arange(len(own.elements)) - own.ends[:-1].repeat(np.diff(own.ends))
         beyond = (place >= self.vertex.used) & (own.elements >= 0)
         if beyond.any():
@@ -209,7 +209,7 @@ class _Part:
         )
 
     def take_data(self, columns: Mapping[str, Column]) -> None:
-        """Select these vertices' ints. Raises if an int is out of range, or lists mapped together differ in length."""
+        """Select these vertices' ints. Raises if an int is out of range or lists mapped together differ in length."""
         vertex = self.vertex
         own = [x if isinstance(x, int) else self.of(x) for x in map(columns.__getitem__, vertex.ints)]
         self.ints = int_table(vertex.program, self.n, own, vertex.where, self.number)
@@ -228,8 +228,8 @@ class _Part:
         self.ints = self.ints[:, list(cut.rest_ints)]
 
     def find_products(self, apart: Cut, keys: Ints) -> tuple[int, int]:
-        """Find the distinct children to multiply separately. Vertices with equal `keys` are the same. Returns how many
-        products the vertices use, and how many distinct ones there are."""
+        """Find the distinct children to multiply separately. Vertices with equal `keys` count as one. Returns the
+        number of products that the vertices use, and the number of distinct products."""
         assert self.children is not None
         made = 0
         for product in apart.products:
@@ -252,7 +252,7 @@ class _Part:
             self.multiplied += [made.take(own) + k for k in range(len(product.program.outputs))]
 
     def list_of(self, source: Source, columns: Mapping[str, Column]) -> Lists:
-        """Return one list argument of each vertex. Lists of children hold vertices rather than values."""
+        """Return each vertex's list for one list argument. Lists of children hold vertices rather than values."""
         if isinstance(source, Child):
             assert self.ends is not None
             assert self.children is not None
@@ -262,11 +262,11 @@ class _Part:
         return column if self.rows is None else column.of(self.rows)
 
     def arguments(self, columns: Mapping[str, Column], read: Any, zeros: Mapping[int, int]) -> tuple[Ints, list[Lists]]:
-        """Return the value ids of the vector arguments, a row per vertex, and the list arguments.
+        """Return the value ids of the vector arguments, one row per vertex, and the list arguments.
 
         Args:
             read: value ids of the children's first results.
-            zeros: by result of a child, the value id to read if the child is missing.
+            zeros: for each child result, the value id to read if the child is missing.
         """
         missing: Any = self.children < 0 if self.reads_zeros and self.children is not None else None
         crossing, first = 0 if self.cut is None else len(self.cut.crossing), len(self.vertex.vectors)
@@ -310,10 +310,10 @@ class _Part:
         return Lists(found[0], of_children.take(found[1]))
 
     def _child(self, k: int, read: Ints, missing: Any) -> tuple[Ints, Any]:
-        """Return child k's entry of `read` for every vertex, and a mask of missing children (None if none is)."""
+        """Return child k's entry in `read` for every vertex, and a mask of missing children (None if all exist)."""
         if self.ends is None:
             return read[:, k], None if missing is None else missing[:, k]
-        if missing is None:  # then no list is too short, either
+        if missing is None:  # then no list is too short
             return read[self.ends[:-1] + k], None
         places = self.ends[:-1] + k
         absent = places >= self.ends[1:]
@@ -338,7 +338,7 @@ def _record(
     """Record a checked map. Products of children become separate vertices if `apart` is set and it pays off."""
     vertices = kinds.vertices
     lacking = {s.output for part in parts if part.reads_zeros for s in part.vertex.sources if isinstance(s, Child)}
-    # By result of a child. Zeros are recorded first, because compiled code can make them only then.
+    # Indexed by child result. Zeros are recorded first, because compiled code can make them only then.
     zeros = {output: graph.zeros_of(vertices[0].state[output]).ref for output in sorted(lacking)}
     for part in parts:
         if part.cut is not None:
@@ -386,7 +386,7 @@ def _record(
 
 
 def _find_products(graph: Graph, parts: Sequence[_Part], n: int) -> bool:
-    """Find the products of children to compute separately. Returns False and drops them if too few are saved."""
+    """Find the products of children to compute separately. If too few would be saved, drops them and returns False."""
     keys = np.arange(n) + graph.n_values
     for part in parts:
         if part.program is None:
@@ -408,7 +408,7 @@ def _find_products(graph: Graph, parts: Sequence[_Part], n: int) -> bool:
 
 
 def _record_leaves(graph: Graph, parts: Sequence[_Part], columns: dict[str, Column], n: int) -> None:
-    """Turn arrays of floats into graph inputs, for the rows that some vertex reads."""
+    """Turn float arrays into graph inputs, for the rows that some vertex reads."""
     for name, column in columns.items():
         if not isinstance(column, np.ndarray) or column.dtype.kind != "f":
             continue
@@ -424,7 +424,7 @@ def _record_leaves(graph: Graph, parts: Sequence[_Part], columns: dict[str, Colu
 
 
 def _uneven_values(graph: Graph, parts: Sequence[_Part], levels: Ints, n: int) -> Ints:
-    """Return first value ids if kinds differ in their number of outputs, or if some vertices are computed already."""
+    """Return first value ids if kinds differ in their number of outputs, or if some vertices were recorded earlier."""
     widths = np.zeros(n, np.int64)
     for part in parts:
         if part.program is not None:
@@ -437,7 +437,7 @@ def _uneven_values(graph: Graph, parts: Sequence[_Part], levels: Ints, n: int) -
 
 
 def _numbers(graph: Graph, parts: Sequence[_Part], n: int) -> Ints:
-    """Return recording indices. Vertices that are computed already have theirs."""
+    """Return recording indices. Vertices that have already been recorded get no new one."""
     start = graph.n_calls
     if all(part.program is not None for part in parts):
         return np.arange(start, start + n)
@@ -460,8 +460,8 @@ def _levels(
     heights: Ints,
     step: int,
 ) -> Ints:
-    """Return the levels of a map's vertices in the graph, given their heights, which count levels of the map alone. A
-    vertex is at least `step` levels above its children."""
+    """Return the graph levels of a map's vertices, given their heights, which are levels within the map. A vertex is at
+    least `step` levels above its children."""
     heights = heights * step if step > 1 else heights
     floors = [_floor(graph, part, columns) for part in parts]
     numbers = [lowest for lowest in floors if isinstance(lowest, int)]
@@ -475,19 +475,19 @@ def _levels(
     of_lowest = floor[heights == 0]
     rise = int(of_lowest[0]) if len(of_lowest) else 0
     if len(of_lowest) and (of_lowest == rise).all() and (floor <= heights + rise).all():
-        return heights + rise  # other operands raise all vertices equally
+        return heights + rise  # other operands raise all vertices by the same amount
     return raise_levels(heights, floor, *structure.edges(), step)
 
 
 def _floor(graph: Graph, part: _Part, columns: Mapping[str, Column]) -> Ints | int:
-    """Return the lowest level that operands other than children allow each vertex; an int if it is the same for all."""
+    """Return each vertex's lowest level that operands other than children allow; an int if it is the same for all."""
     # Zeros have level 0. Vertices with other children are higher anyway.
     once = part.cut is not None and part.cut.once is not None and part.program is not None
     lowest: Ints | int = 1 if part.reads_zeros or once else 0
     if part.reads_zeros and part.products:
         lowest = 2  # above products of zeros
     if part.reads_zeros and part.ends is not None and not part.vertex.used and part.cut is None:
-        lowest = np.minimum(np.diff(part.ends), 1)  # a vertex with an empty list reads no zeros
+        lowest = np.minimum(np.diff(part.ends), 1)  # a vertex with an empty list does not read zeros
     if not part.vertex.reads_outside:
         return lowest
     found: list[Ints | int] = []

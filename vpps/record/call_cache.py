@@ -1,7 +1,7 @@
-"""The call cache: functions that record a call of a cell like earlier ones, for use without the compiled recorder.
+"""The call cache: functions that record calls similar to earlier calls, for use without the compiled recorder.
 
-Nearly every call of a batch fits the block of the previous call: its expressions belong to the graph and have the same
-shapes, and its ints are in range. `Block.record(graph, args)` checks just that, appends the vertex and returns its
+Nearly every call in a batch fits the previous call's block: its expressions belong to the graph and have the same
+shapes, and its ints are in range. `Block.record(graph, args)` checks only that, appends the vertex and returns its
 results. If anything differs, it appends nothing and returns None, and `Graph` takes the slow path.
 """
 
@@ -41,8 +41,8 @@ def call_recorder(
         rows: the block's rows.
         arguments: requirements on a call's arguments, and where to append list arguments.
         results: result shapes.
-        single: return the one result without a tuple around it.
-        takes_empty: calls whose list arguments are all empty belong to this block, too.
+        single: return the only result without a tuple around it.
+        takes_empty: True if calls whose list arguments are all empty belong to this block, too.
     """
     levels, outputs = tape.levels, list(enumerate(results))
     vectors = [(k, a[1]) for k, a in enumerate(arguments) if a[0] is ArgumentKind.VECTOR]

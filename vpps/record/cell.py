@@ -1,4 +1,4 @@
-"""Cells: the user's vertex functions, with a traced program per signature."""
+"""Cells: the user's vertex functions, with a traced program for each signature."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ LISTS = (list, tuple, ListExpression)
 class Cell(Generic[R]):
     """A vertex function: `@vpps.cell` on a function or method. Calling it on expressions of a graph records one vertex.
 
-    Positional arguments differ from vertex to vertex: expressions, ints (words, labels), lists of expressions.
-    Keyword-only arguments are static: each combination of their values is traced separately, but planned once if only
-    constants differ, such as a dropout rate. The function runs once per signature, on symbolic arguments: it must not
-    branch on values nor depend on state that changes later. A cell called inside another cell is inlined.
+    Positional arguments differ between vertices: expressions, ints (words, labels), lists of expressions. Keyword-only
+    arguments are static: each combination of their values is traced separately, but planned only once if only constants
+    differ, such as a dropout rate. The function runs once per signature, on symbolic arguments: it must not branch on
+    values or depend on state that changes later. A cell called inside another cell is inlined.
 
     Args:
         elements: shapes of the elements of list arguments, by argument name; these arguments then accept only lists.
-            Needed only if a cell's first call has an empty list and no use of the list shows the shape.
+            Needed only if a cell's first call passes an empty list and no use of the list shows the shape.
     """
 
     def __init__(
@@ -52,19 +52,19 @@ class Cell(Generic[R]):
                 raise TraceError(f"elements={{{name!r}: {given!r}}}: expected a shape, such as (64,)")
             self.elements[name] = shape
         self.bound = function if instance is None else functools.partial(function, instance)
-        self.maps: dict[Any, Any] = {}  # programs of `graph.map`, by weak references to their cells
+        self.maps: dict[Any, Any] = {}  # `graph.map`'s programs, by weak references to their cells
         self._instance = (lambda: None) if instance is None else _reference_to(instance)
         self._programs = Recent()
         self.name = getattr(function, "__name__", "cell")
-        if instance is not None:  # names tell modules of one class apart
+        if instance is not None:  # the names distinguish modules of the same class
             own = getattr(instance, "name", None)
             own = own if isinstance(own, str) else type(instance).__name__
             self.name = own if self.name == "__call__" else f"{own}.{self.name}"
         self.description = f"cell {self.name!r}"
-        self._key = f"_cell_{self.name}_{id(self):x}"  # attribute name of bound cells in their instances
-        # Copy no attributes: a function made by `functools.wraps` has those of the wrapped one, possibly a whole cell.
+        self._key = f"_cell_{self.name}_{id(self):x}"  # attribute name under which an instance stores its bound cell
+        # Copy no attributes: a function made by `functools.wraps` has the wrapped function's, possibly a whole cell.
         functools.update_wrapper(self, function, updated=())
-        self.__signature__ = inspect.signature(self.bound)  # for a method of an object, without `self`
+        self.__signature__ = inspect.signature(self.bound)  # for an object's method, without `self`
         for p in inspect.signature(function).parameters.values():
             if p.kind is p.VAR_KEYWORD:
                 raise TraceError(f"cell {self.name!r}: **kwargs are not supported; name the static arguments")
@@ -78,11 +78,11 @@ class Cell(Generic[R]):
         return f"<cell {self.name!r}>"
 
     def __get__(self, instance: Any, owner: type | None = None) -> Cell[R]:
-        """Bind a cell on a method per instance: each instance has its own programs, over its own parameters."""
+        """Bind a method's cell to an instance: each instance has separate programs, with its own parameters."""
         if instance is None:
             return self
         # Bound cells are stored in the instance, so they live as long as it does. The key identifies the unbound cell:
-        # an overriding cell is another one. A copied instance carries the original's bound cell; the check finds that.
+        # an overriding cell has a different one. A copied instance carries the original's bound cell; this is checked.
         try:
             own: dict[Any, Any] = instance.__dict__
         except AttributeError:
@@ -104,12 +104,12 @@ class Cell(Generic[R]):
     @overload
     def __call__(self, *args: Any, **statics: Any) -> R: ...
     def __call__(self, *args: Any, **statics: Any) -> Any:
-        """Record a vertex on expressions of a graph, or one per row of `Rows`, and return the function's results.
+        """Record a vertex on a graph's expressions, or one vertex per row of `Rows`, and return the function's results.
 
-        If no argument is an expression, `graph.call(cell, ...)` names the graph.
+        If no argument is an expression, use `graph.call(cell, ...)` to specify the graph.
 
         Raises:
-            GraphError: expressions of two graphs.
+            GraphError: the expressions belong to two graphs.
             TraceError, ShapeError, DtypeError, IndexRangeError: the function does not fit the arguments.
         """
         if not statics:
@@ -117,7 +117,7 @@ class Cell(Generic[R]):
                 owner = args[0].owner
                 record = owner.recorders[self]
             except (IndexError, AttributeError, KeyError):
-                pass  # the first argument is no expression, or no such call was recorded before
+                pass  # the first argument is not an expression, or no such call was recorded before
             else:
                 if not in_progress or running.current in (None, owner):
                     result: Any = record(owner, args)
@@ -132,23 +132,23 @@ class Cell(Generic[R]):
 
     @functools.cached_property
     def signature(self) -> inspect.Signature:
-        """Signature of the function, without `self`."""
+        """The function's signature, without `self`."""
         return inspect.signature(self.bound)
 
     @property
     def origin(self) -> Any:
-        """The function's code, which is equal if the function is defined anew; for other callables, their type."""
+        """The function's code, which is equal if the function is defined again; for other callables, their type."""
         function: Any = self._function
         while isinstance(function, functools.partial):
             function = function.func
         return getattr(function, "__code__", type(function))
 
     def is_of(self, function: Any) -> bool:
-        """Return True if this is the cell of exactly that function."""
+        """Return True if this is exactly that function's cell."""
         return self._function is function
 
     def check_lists(self, are_lists: Iterable[bool]) -> None:
-        """Raise TraceError if an argument in `elements` is no list: reductions would reduce a vector's own numbers.
+        """Raise TraceError if an argument in `elements` is not a list: reductions would reduce a vector's elements.
 
         Args:
             are_lists: for each positional argument, True if it is a list.
@@ -163,14 +163,14 @@ class Cell(Generic[R]):
                 )
 
     def traced(self, signature: tuple[Any, ...]) -> TracedCell | None:
-        """Return the program of a signature without static arguments, or None if it was not traced before."""
+        """Return the program for a signature without static arguments, or None if it was not traced before."""
         return self._programs.get(signature)
 
     def program(self, signature: tuple[Any, ...], statics: dict[str, Any]) -> TracedCell:
-        """Return the traced program for one signature, from the cache or traced now.
+        """Return the program for one signature, from the cache or newly traced.
 
         Args:
-            signature: per positional argument its shape, `int`, or `(list, element shape or None)`.
+            signature: for each positional argument, its shape, `int`, or `(list, element shape or None)`.
         """
         try:
             key = (signature, tuple((k, exact_key(v)) for k, v in sorted(statics.items()))) if statics else signature
@@ -215,13 +215,13 @@ class Cell(Generic[R]):
             program = shared(program, self.origin)
         resolved = tuple(map(signature_of, program.kinds))
         full_key = (resolved, key[1]) if statics else resolved
-        kept: TracedCell = self._programs.keep(full_key, program)  # empty and non-empty lists share one program
+        kept: TracedCell = self._programs.keep(full_key, program)  # empty and non-empty lists share a program
         self._programs[key] = kept
         return kept
 
 
 def _reference_to(instance: Any) -> Callable[[], Any]:
-    """Return a function that returns the instance; it holds a weak reference if the class allows it."""
+    """Return a function that returns the instance, through a weak reference if the class allows it."""
     try:
         return weakref.ref(instance)
     except TypeError:
@@ -229,7 +229,7 @@ def _reference_to(instance: Any) -> Callable[[], Any]:
 
 
 def kind_of(signature: Any) -> ArgKind:
-    """Return the kind of an argument given as `int`, a shape, or `(list, element shape or None)`."""
+    """Return the kind of an argument described by `int`, a shape, or `(list, element shape or None)`."""
     if signature is int:
         return Int()
     return List(signature[1]) if signature[:1] == (list,) else Vector(signature)
@@ -243,7 +243,7 @@ def signature_of(kind: ArgKind) -> Any:
 
 
 def _fits(kinds: tuple[ArgKind, ...], signature: tuple[Any, ...]) -> bool:
-    """Return True if a call fits a program of these kinds, given that element shapes of empty lists are unknown."""
+    """Return True if a call fits a program with these kinds, given that empty lists' element shapes are unknown."""
     mine = tuple(map(signature_of, kinds))
     return len(mine) == len(signature) and all(
         m == s or (s == (list, None) and isinstance(m, tuple) and m[:1] == (list,))

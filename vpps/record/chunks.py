@@ -1,4 +1,4 @@
-"""Vertices of one cell as arrays: bulk recording appends them to a block; the planner and the reference read them."""
+"""One cell's vertices as arrays: bulk recording appends them to a block; the planner and the reference read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Lists:
     elements: Ints
 
     def of(self, rows: Ints, lengths: Ints | None = None) -> Lists:
-        """Select the lists of some of the vertices; `lengths` are theirs, if known."""
+        """Select the lists of some of the vertices; `lengths` are these lists' lengths, if known."""
         starts = self.ends.take(rows)
         if lengths is None:
             lengths = self.ends.take(rows + 1) - starts
@@ -32,13 +32,13 @@ class Chunk:
     """Some vertices of one cell, in recorded order.
 
     Attributes:
-        calls: (n,) recording index (design: policy and schedule do not change it).
+        calls: (n,) recording index (by design, independent of policy and schedule).
         first: (n,) value id of the first output; the others follow it.
         levels: (n,) longest distance from a leaf.
         args: (n, vector arguments) value ids.
         ints: (n, int arguments).
-        lists: one per list argument.
-        data: (n, floats) of graph inputs; empty for all other cells.
+        lists: one item per list argument.
+        data: (n, floats) for graph inputs; empty for all other cells.
     """
 
     calls: Ints

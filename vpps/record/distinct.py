@@ -1,13 +1,13 @@
 """Common subexpressions of a map's vertices, computed once by `graph.map(..., distinct=True)`.
 
 Words repeat: less than half of the words in 64 sentences are distinct. A recurrent cell multiplies each word by a
-matrix as large as that of the recurrence. So the recorder splits a cell in two. The first part depends only on ints and
-contains at least a product; it gets one vertex per distinct combination of ints, before all others. The second part
-reads these results; many vertices read the same ones.
+matrix as large as the recurrence's. So the recorder splits a cell in two. The first part depends only on ints and
+contains at least one product; it gets one vertex per distinct combination of ints, before all other vertices. The
+second part reads these results; many vertices read the same result.
 
-Half of all children in a tree are leaves. Many parents now share a leaf, so they share its products, too. If enough
-products are saved, they are split off as well, each a vertex between child and parents. The levels of a tree then
-multiply inner children only.
+Half of all children in a tree are leaves. Many parents now share a leaf, so they share its products, too. If this saves
+enough products, they are split off as well: each is a vertex between a child and its parents. A tree's levels then
+multiply only inner children.
 
 Gradients of equal values are summed before they are multiplied; this is exact because multiplication is linear.
 """
@@ -27,7 +27,7 @@ from vpps.record.trace import ArgKind, Int, Node, TracedCell, Vector, shared
 
 PRODUCTS = (Form.MATVEC, Form.PACKED_MATMUL, Form.MATMUL)
 VIEWS = (Form.SLICE, Form.RESHAPE)
-OF_VERTEX = (Form.ARGUMENT, Form.DROPOUT, Form.INPUT)  # differ even if all ints are equal
+OF_VERTEX = (Form.ARGUMENT, Form.DROPOUT, Form.INPUT)  # these differ even if all ints are equal
 
 TABLE_FROM = 16
 """Up to this many table entries per vertex, a table finds equal ints faster than sorting."""
@@ -46,7 +46,7 @@ class Products:
 
     Attributes:
         child, output: the child, and which of its results.
-        program: the products; this result is their only argument.
+        program: the products, whose only argument is this result.
     """
 
     child: int
@@ -61,10 +61,10 @@ class Cut:
     Attributes:
         once: the first part, which takes only ints; None if there is none.
         ints: the cell's ints that `once` takes.
-        rest: the last part, whose last arguments are the results of the others; None if nothing is left.
+        rest: the final part, whose trailing arguments are the other parts' results; None if nothing is left.
         rest_ints: the cell's ints that `rest` takes.
         crossing: the nodes that are the results of `once`.
-        products: parts between children and the last part, if products are split off.
+        products: parts between children and the final part, if products are split off.
     """
 
     once: TracedCell | None
@@ -79,7 +79,7 @@ def cut(cell: TracedCell) -> Cut | None:
     """Split a cell. Returns None unless the whole cell, or a product in it, depends only on ints."""
     nodes = cell.nodes
     alone = [False] * len(nodes)  # the node depends only on ints
-    worth = [False] * len(nodes)  # and on a product and an int: constants belong to the model, not to vertices
+    worth = [False] * len(nodes)  # and includes a product and an int: constants belong to the model, not to vertices
     product, varies = [False] * len(nodes), [False] * len(nodes)
     for i, n in enumerate(nodes):
         alone[i] = n.op.form not in OF_VERTEX and not n.domain and all(alone[j] for j in n.inputs)
@@ -102,8 +102,8 @@ def cut_products(cell: TracedCell, cut: Cut | None, children: Mapping[int, tuple
     """Also split off products of children. Returns None if fewer than two children are multiplied, as in chains.
 
     Args:
-        cut: how the cell is split already.
-        children: by argument position, the child and which of its results the argument is.
+        cut: the existing split of the cell.
+        children: by argument position, the child, and which of its results is the argument.
     """
     if cut is not None and cut.rest is None:
         return None
@@ -124,7 +124,7 @@ def cut_products(cell: TracedCell, cut: Cut | None, children: Mapping[int, tuple
 
 
 def _products(cell: TracedCell, x: int, nodes: Sequence[int]) -> TracedCell:
-    """Return the program that computes only the products of node x."""
+    """Return the program that computes only node x's products."""
     shape, outputs = cell.nodes[x].shape, range(1, len(nodes) + 1)
     argument = Node(OPS["argument"], (), {"position": 0}, shape)
     made = [argument, *(replace(cell.nodes[i], inputs=(0,)) for i in nodes)]
@@ -157,8 +157,8 @@ def _reached(nodes: Sequence[Node], wanted: Iterable[int], given: Iterable[int])
 def _part(
     cell: TracedCell, name: str, outputs: Sequence[int], given: Sequence[int]
 ) -> tuple[TracedCell, tuple[int, ...]]:
-    """Return the cell of a part, and which of the whole cell's ints it takes. Its arguments are all others of the whole
-    cell, or only ints if nothing is given; the given values come last."""
+    """Return a part's cell, and which of the whole cell's ints it takes. Its arguments are all of the whole cell's
+    other arguments, or only ints if nothing is given; the given values come last."""
     reached = _reached(cell.nodes, outputs, given)
     taken = [p for p, k in enumerate(cell.kinds) if cell.arguments[p] in reached or (given and not isinstance(k, Int))]
     kept = sorted({*reached, *(cell.arguments[p] for p in taken)})
@@ -195,8 +195,8 @@ def find_distinct(ints: Ints) -> tuple[Ints, Ints]:
         ints: (n, columns), at least one row and one column.
 
     Returns:
-        The first row of each distinct one, in order of appearance; and for each of the n rows, the number of its
-        distinct row.
+        The index of each distinct row's first occurrence, in order of appearance; and for each of the n rows, the
+        number of its distinct row.
     """
     n = len(ints)
     if n <= FEW:
@@ -223,7 +223,7 @@ def find_distinct(ints: Ints) -> tuple[Ints, Ints]:
 
 
 def _find_few(ints: Ints) -> tuple[Ints, Ints]:
-    """Find the distinct rows of a short table, as `find_distinct`."""
+    """Find the distinct rows of a short table, like `find_distinct`."""
     keys: list[Any] = ints[:, 0].tolist() if ints.shape[1] == 1 else list(map(tuple, ints.tolist()))
     number: dict[Any, int] = {}
     own = [number.setdefault(key, len(number)) for key in keys]

@@ -1,4 +1,4 @@
-"""Example numbers of vertices within the whole mini-batch; dropout masks depend on them (`vpps.ops.philox`)."""
+"""Vertices' example numbers within the whole mini-batch; dropout masks depend on them (`vpps.ops.philox`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vpps.values import as_array
 MOST = 2**31 - 1
 """Largest example number; larger ones stand for vertices that belong to no example."""
 
-NONE = -1  # number of a vertex that belongs to no example
+NONE = -1  # example number of a vertex that belongs to no example
 
 UNNUMBERED = -2
 """Number of a vertex made for a constant; it does not shift the dropout masks of later vertices."""
@@ -46,7 +46,7 @@ class ExampleNumbers:
 
 
 def example_numbers(given: Any, n: int, where: str) -> ExampleNumbers:
-    """Check example numbers that a user gives for n rows. Raises DtypeError, IndexRangeError, ShapeError."""
+    """Check the example numbers that a user gives for n rows. Raises DtypeError, IndexRangeError, ShapeError."""
     found: ExampleNumbers = given
     if type(given) is not ExampleNumbers:
         numbers = as_array(given, where)

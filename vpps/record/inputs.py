@@ -1,4 +1,4 @@
-"""Arguments of `graph.map`, read and checked before recording: cells, kinds, children, and inputs of any type."""
+"""Reads and checks the arguments of `graph.map` before recording: cells, kinds, children, and inputs of any type."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Children:
         arity: columns of `table`, or CSR.
         table: (n, arity), -1 for none; for CSR, (edges,).
         ends: for CSR, (n + 1,) the start of each vertex's children, and the end.
-        lengths: for CSR, the number of each vertex's children.
+        lengths: for CSR, the number of children of each vertex.
         some_missing: False if no child is -1; `check_range` sets it.
     """
 
@@ -62,7 +62,7 @@ class Children:
         return len(self.table) if self.ends is None else len(self.ends) - 1
 
     def edges(self) -> tuple[Ints, Ints]:
-        """Return parent and child of every edge, by rising parent."""
+        """Return the parent and child of every edge, sorted by parent."""
         if self.lengths is None:
             parents = np.arange(len(self.table)).repeat(self.arity)
         else:
@@ -73,7 +73,7 @@ class Children:
 
 
 def cells_of(cells: Any) -> tuple[Cell[Any], ...]:
-    """Return the cells of a map; each function becomes a cell once."""
+    """Return a map's cells; each function is turned into a cell only once."""
     if type(cells) is Cell:
         return (cells,)
     given = list(cells) if isinstance(cells, list | tuple) else [cells]
@@ -83,10 +83,10 @@ def cells_of(cells: Any) -> tuple[Cell[Any], ...]:
 
 
 def cells_by_kind(cells: Mapping[Any, Any], names: Any) -> tuple[Any, ...]:
-    """Return the cells of a map in the order of their kinds, given a dict by name or number of the kind.
+    """Return a map's cells in the order of their kinds, from a dict keyed by the kind's name or number.
 
     Args:
-        names: names of all kinds by number; None if unknown.
+        names: names of all kinds, by number; None if unknown.
     """
     known = None if names is None else list(names) if isinstance(names, Iterable) else [names]
     if isinstance(names, str) or not all(isinstance(name, str) for name in known or ()):
@@ -106,7 +106,7 @@ def cells_by_kind(cells: Mapping[Any, Any], names: Any) -> tuple[Any, ...]:
             raise GraphError(f"graph.map: two cells for kind {key!r}, by name and by number: leave one out")
         found[number] = cell
     n = max(found, default=0) + 1 if known is None else len(known)
-    missing = next(k for k in range(n + 1) if k not in found)  # ends early: every smaller number has a cell
+    missing = next(k for k in range(n + 1) if k not in found)  # stops early: every smaller number has a cell
     if missing < n:
         raise GraphError(
             f"graph.map: no cell for kind {missing if known is None else repr(known[missing])}: every kind needs one, "
@@ -120,14 +120,14 @@ def _as_cell(function: Any) -> Cell[Any]:
         raise GraphError(f"graph.map: expected a cell or a function, or a sequence of them, got {function!r}")
     instance = getattr(function, "__self__", None)
     plain = getattr(function, "__func__", None)
-    if instance is not None and plain is not None:  # a method; each access binds it anew
+    if instance is not None and plain is not None:  # a method, which each access binds anew
         return _as_cell(plain).__get__(instance)
     # The function stores its cell. Any other owner of the cell would keep the function alive.
     own: dict[str, Any] | None = getattr(function, "__dict__", None)
     if not isinstance(own, dict):  # a class has a read-only view
         raise TraceError(f"graph.map: {function!r} is no Python function; wrap it in a cell")
     found: Cell[Any] | None = own.get("_vpps_cell")
-    if found is None or not found.is_of(function):  # copies the attribute from another function
+    if found is None or not found.is_of(function):  # may have been copied from another function
         found = own["_vpps_cell"] = Cell(function)
     return found
 
@@ -155,7 +155,7 @@ def count_vertices(n: int, structure: Children | None, inputs: Mapping[str, Any]
 
 
 def _has_rows(value: Any) -> bool:
-    """Return True if the value is more than one number. Values that are no array at all are rejected later, by name."""
+    """Return True if the value is more than one number. Values that are not arrays are rejected later, by name."""
     try:
         return np.ndim(value) > 0
     except ValueError:
@@ -206,7 +206,7 @@ def _as_numbers(value: Any, where: str) -> NDArray[Any]:
                     f"{where}: a list per vertex is (offsets, Rows): bring floats into the graph, (offsets, "
                     "graph.rows(floats)), and look ints up in a table, (offsets, graph.lookup(table, ints))"
                 ) from None
-            value = checked_floats(value, where)  # an array of another library, or a ragged one: the error says so
+            value = checked_floats(value, where)  # an array from another library, or a ragged array: the error says so
     if value.dtype.kind not in "iuf":
         raise DtypeError(
             f"{where} is of dtype {value.dtype}; expected ints, floats, Rows, or (offsets, Rows) for a list per vertex"
@@ -225,7 +225,7 @@ def _rows_of(graph: Graph, items: Sequence[Any], where: str) -> Rows:
 
 
 def declared_state(state: Any) -> tuple[Shape, ...]:
-    """Return the shapes that the user declares, as lengths of vectors or as shapes."""
+    """Return the shapes that the user declares, given as vector lengths or as shapes."""
     given = state if isinstance(state, list | tuple) else [state]
     if not given:
         raise ShapeError(f"graph.map: state={state!r} declares no result of a child; one scalar is state=[()]")
@@ -272,7 +272,7 @@ def read_children(given: Any) -> Children | None:
 
 
 def trusted_levels(levels: Any, children: Children | None, n: int) -> Ints:
-    """Return given levels and check children. Raises GraphError unless children's levels are lower (no cycles)."""
+    """Return the given levels and check children. Raises GraphError unless children's levels are lower (no cycles)."""
     found: Ints = _of_ints(np.asarray(levels), "levels are ints").astype(np.int64)
     if found.shape != (n,):
         raise ShapeError(f"graph.map: levels of shape {found.shape}; expected ({n},), the level of each vertex")
@@ -286,7 +286,7 @@ def trusted_levels(levels: Any, children: Children | None, n: int) -> Ints:
         check_range(children, n)
         each = children.arity if children.lengths is None else children.lengths
         flat = children.table.reshape(-1)
-        wrong = np.append(found, -1).take(flat) >= found.repeat(each)  # -1, no child, takes the last entry
+        wrong = np.append(found, -1).take(flat) >= found.repeat(each)  # -1 (no child) reads the last entry
         if wrong.any():
             edge = int(np.argmax(wrong))
             parent = int(np.arange(n).repeat(each)[edge])
@@ -307,7 +307,7 @@ def _of_ints(array: NDArray[Any], what: str) -> NDArray[Any]:
 
 
 def check_range(children: Children, n: int) -> None:
-    """Raise unless children are vertices of the map."""
+    """Raise an error unless children are vertices of the map."""
     if len(children) != n:
         raise ShapeError(f"graph.map: children of {len(children)} vertices, but there are {n}")
     flat = children.table.reshape(-1)
@@ -324,7 +324,7 @@ def check_range(children: Children, n: int) -> None:
 
 
 def check_children(children: Children, n: int) -> Ints:
-    """Raise unless children are vertices of the map and none is its own descendant; return the levels."""
+    """Return the levels. Raise an error unless children are vertices of the map and none is its own descendant."""
     check_range(children, n)
     parents, below = children.edges()
     levels = find_levels(n, parents, below)
@@ -339,7 +339,7 @@ def check_children(children: Children, n: int) -> Ints:
 
 
 def read_kinds(kind: Any, n_cells: int) -> tuple[list[Ints | None], int]:
-    """Return the vertices of each kind, None for all; and the number of vertices, -1 if `kind` does not show it."""
+    """Return the vertices of each kind (None for all) and the number of vertices (-1 if `kind` does not show it)."""
     if kind is None:
         if n_cells > 1:
             raise GraphError(f"graph.map: {n_cells} cells and no kind=: give the cell number of each vertex, (n,) ints")

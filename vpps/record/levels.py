@@ -1,4 +1,4 @@
-"""Levels of a structure given as edges: each vertex's longest distance from a vertex without children."""
+"""Levels in a structure given as edges: each vertex's longest distance from a vertex without children."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NARROW = 32
 def find_levels(n: int, parents: Ints, children: Ints) -> Ints:
     """Return the level of every vertex: its longest distance from a vertex without children.
 
-    A frontier of ready vertices moves up one level per step, O(n + edges) work in all. If the frontier is narrow, plain
-    loops take over: a chain of 100 000 steps has one ready vertex at a time.
+    A frontier of ready vertices rises one level per step, with O(n + edges) work in all. If the frontier is narrow,
+    plain loops take over: a chain of 100 000 steps has only one ready vertex at a time.
 
     Args:
         n: the number of vertices.
@@ -27,7 +27,7 @@ def find_levels(n: int, parents: Ints, children: Ints) -> Ints:
     Returns:
         (n,) levels; -1 for vertices on a cycle and for vertices that depend on one.
     """
-    pending = np.bincount(parents, minlength=n)  # number of children without a level yet
+    pending = np.bincount(parents, minlength=n)  # number of children that have no level yet
     readers = Lists(running_sum(np.bincount(children, minlength=n)), parents[np.argsort(children, kind="stable")])
     levels = np.full(n, -1, np.int64)
     ready = np.flatnonzero(pending == 0)
@@ -62,11 +62,11 @@ def _climb(ready: list[int], level: int, pending: Ints, readers: Lists, levels: 
 
 
 def find_cycle(levels: NDArray[np.integer], parents: Ints, children: Ints) -> list[int]:
-    """Return the vertices of one cycle, each the parent of the next. Some `levels` are -1, as from `find_levels`."""
+    """Return one cycle's vertices, each the parent of the next. Some `levels` must be -1, as from `find_levels`."""
     stuck = (levels[parents] < 0) & (levels[children] < 0)
     below = dict(zip(parents[stuck].tolist(), children[stuck].tolist(), strict=True))
     vertex = next(iter(below))
-    seen: dict[int, int] = {}  # in walk order; the walk never leaves the stuck vertices, so it returns to one
+    seen: dict[int, int] = {}  # in walk order; the walk never leaves the vertices without a level, so it returns to one
     while vertex not in seen:
         seen[vertex] = len(seen)
         vertex = below[vertex]
@@ -74,12 +74,12 @@ def find_cycle(levels: NDArray[np.integer], parents: Ints, children: Ints) -> li
 
 
 def raise_levels(order_by: Ints, floor: Ints, parents: Ints, children: Ints, step: int = 1) -> Ints:
-    """Return levels of vertices that each have a lowest level, set by operands other than children.
+    """Return the levels of vertices whose lowest levels are set by operands other than children.
 
     Args:
-        order_by: (n,) levels, lower for a child than for its parent; they may be higher than those of `find_levels`.
+        order_by: (n,) levels, lower for a child than for its parent; may be higher than those from `find_levels`.
         floor: (n,) lowest level of each vertex.
-        parents, children: (edges,) the ends of every edge, by rising parent.
+        parents, children: (edges,) the ends of every edge, sorted by parent.
         step: minimum distance of a parent above its children.
     """
     n = len(floor)
@@ -89,7 +89,7 @@ def raise_levels(order_by: Ints, floor: Ints, parents: Ints, children: Ints, ste
     starts = np.flatnonzero(np.diff(order_by[order], prepend=-1))
     if n < NARROW * len(starts):
         return _raise_one_by_one(order.tolist(), levels.tolist(), below.ends.tolist(), children.tolist(), step)
-    for vertices in np.split(order, starts[1:])[1:]:  # vertices of the first level have no children
+    for vertices in np.split(order, starts[1:])[1:]:  # vertices at the first level have no children
         vertices = vertices[below.ends[vertices] < below.ends[vertices + 1]]  # given levels may be too high
         if not len(vertices):
             continue

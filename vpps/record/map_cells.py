@@ -21,7 +21,7 @@ MOST_STATES = 4
 def trace_cells(
     cells: Sequence[Cell[Any]], inputs: Mapping[str, ArgKind], arity: int, declared: Sequence[Shape] | None
 ) -> Kinds:
-    """Trace a map's cells. They must agree in the results that parents gather and that the map returns.
+    """Trace a map's cells. They must agree on the results that parents gather and that the map returns.
 
     Args:
         inputs: kinds of the inputs, by name.
@@ -39,7 +39,7 @@ def trace_cells(
                 found[i] = _trace_cell(cell, inputs, arity, None)
         state = next((vertex.state for vertex in found if vertex is not None), None)
     failed: dict[int, VppsError] = {}
-    if state is None:  # use the first cell that shows it by itself
+    if state is None:  # use the first cell that shows the shapes by itself
         for i, cell in enumerate(cells):
             try:
                 found[i] = vertex = _infer_state(cell, inputs, arity)
@@ -65,10 +65,10 @@ def trace_cells(
 
 
 def _infer_state(cell: Cell[Any], inputs: Mapping[str, ArgKind], arity: int) -> Vertex:
-    """Trace a cell that gathers its own results; nothing else shows their number and shapes."""
+    """Trace a cell that gathers its own results, if nothing else shows their number and shapes."""
     free = len(_parameters(cell, inputs)[1])
     tries: Sequence[int]
-    if not free:  # the cell gathers by calls
+    if not free:  # the cell calls `vpps.gather`
         tries = range(1, MOST_STATES + 1)
     elif arity == CSR:
         tries = [free]
@@ -82,7 +82,7 @@ def _infer_state(cell: Cell[Any], inputs: Mapping[str, ArgKind], arity: int) -> 
                 return vertex
         except VppsError as error:
             first = error if not isinstance(first, VppsError) else first
-        except Exception as error:  # raised by the cell; possibly because there are not n results
+        except Exception as error:  # raised by the cell, possibly because there are not n results
             first = first or error
     if first is not None and not isinstance(first, VppsError):
         raise first
@@ -106,7 +106,7 @@ def _readable(error: VppsError) -> str:
 
 
 def _parameters(cell: Cell[Any], inputs: Mapping[str, ArgKind]) -> tuple[list[str], list[str], bool]:
-    """Return the names of positional parameters to bind, the names among them that are no inputs, and True if `*args`
+    """Return the names of positional parameters to bind, the names among them that are not inputs, and True if `*args`
     takes any number of children's results."""
     bound: list[str] = []
     skipped = ""
@@ -183,7 +183,7 @@ def _trace_cell(
         if shapes is None or len(vertex.state) != len(shapes):
             return vertex
         if not known:
-            # If no use shows a shape, take the shape of the cell's own result in that place.
+            # If no use shows a shape, take the shape of the cell's own result at that position.
             shapes = [own if known is None else known for known, own in zip(shapes, vertex.state, strict=True)]
             if any(k >= LONG // 2 for shape in shapes for k in shape or ()):
                 raise TraceError(
@@ -201,7 +201,7 @@ def _trace_cell(
 def _children_of(
     cell: Cell[Any], free: Sequence[str], takes_all: bool, arity: int, state: Sequence[Shape | None] | None
 ) -> list[tuple[int, int]]:
-    """Return (child, result) of each parameter that is no input, in order."""
+    """Return (child, result) for each parameter that is not an input, in order."""
     if state is None or not (free or takes_all):
         return []
     n = len(state)
@@ -223,7 +223,7 @@ def _children_of(
 
 
 def _vertex(cell: Cell[Any], trace: VertexTrace, program: TracedCell, known: bool) -> Vertex:
-    """Return the vertex of a trace. Unless argument shapes are `known`, only the shapes of its results are valid."""
+    """Return the vertex for a trace. Unless argument shapes are `known`, only its results' shapes are valid."""
     if trace.scattered or trace.pushed:
         n_state = len(trace.scattered)
         out = [program.outputs.index(v.ref) for v in trace.pushed or trace.scattered]
@@ -238,7 +238,7 @@ def _vertex(cell: Cell[Any], trace: VertexTrace, program: TracedCell, known: boo
 
 
 def _check_agreement(vertices: Sequence[Vertex], declared: Sequence[Shape] | None) -> None:
-    """Check that all kinds agree in the results that parents gather and that the map returns."""
+    """Check that all kinds agree on the results that parents gather and that the map returns."""
     if any(v.gathers for v in vertices):
         expected = tuple(declared) if declared is not None else vertices[0].state
         whose = "state=" if declared is not None else f"cell {vertices[0].name!r}"
@@ -250,7 +250,7 @@ def _check_agreement(vertices: Sequence[Vertex], declared: Sequence[Shape] | Non
                 )
             for source, kind in zip(v.sources, v.program.kinds, strict=True):
                 if isinstance(source, Child) and not isinstance(kind, Int) and kind.shape != expected[source.output]:
-                    # The cell's use of them showed the shape, such as a product with a parameter.
+                    # The cell's use of the results showed the shape, for example a product with a parameter.
                     raise ShapeError(
                         f"graph.map: cell {v.name!r} uses its children's results as {kind.shape}, but children give "
                         f"{expected[source.output]}; does a parameter have the wrong size?"

@@ -1,6 +1,6 @@
-"""Recording of usual maps in one call of compiled code, with all arrays of a mini-batch in one buffer.
+"""Records usual maps in one call of compiled code, with all arrays of a mini-batch in one buffer.
 
-Maps of the usual form have graphs of a `GraphSet`, whose levels are known, and inputs that are ints or rows.
+Maps of the usual form have graphs from a `GraphSet`, whose levels are known, and inputs that are ints or rows.
 `vpps.record.bulk` records any map and reports errors.
 """
 
@@ -43,14 +43,14 @@ WORD = 8  # bytes of an int
 
 
 class PackedChunk(Chunk):
-    """A chunk whose arrays lie one after another in a buffer; NumPy views of them are made on demand.
+    """A chunk whose arrays are stored one after another in a buffer; NumPy views are made on demand.
 
     Attributes:
         memory: ints, shared with other chunks.
         at: start of the chunk's arrays in `memory`.
-        address: address of that start, for compiled code.
-        n: vertices.
-        n_args, n_ints: vector and int arguments of a vertex.
+        address: address of the start, for compiled code.
+        n: number of vertices.
+        n_args, n_ints: numbers of vector and int arguments of a vertex.
         list_at: start of each list's arrays, relative to `at`: n + 1 ends, then the elements.
     """
 
@@ -119,7 +119,7 @@ def record_packed(
     for cell in made:
         if type(cell) is not Cell:
             return None
-    inputs = inputs.copy()  # another thread may change it, but C++ relies on one column per name
+    inputs = inputs.copy()  # another thread may change it, but C++ relies on having one column per name
     signature: list[Any] = []  # as in record_map
     columns = []
     for name, value in inputs.items():
@@ -158,7 +158,7 @@ def record_packed(
     width, vertex = kinds.width, kinds.vertices[0]
     if examples is not None:
         own = examples
-        if at_first >= 0:  # vertices shared by equal ints belong to no example
+        if at_first >= 0:  # vertices that equal ints share belong to no example
             own = ExampleNumbers(n, lambda: examples.numbers[np.frombuffer(memory, np.int64)[at_first:] >= base])
         graph.note_examples(n, own)
     rows = []
@@ -184,7 +184,7 @@ def program_of(vertex: Vertex, distinct: bool, what: int) -> TracedCell:
 
 
 def form_of(kinds: Kinds, arity: int, inputs: Mapping[str, Any], distinct: bool) -> array[int]:
-    """Encode a map for compiled code (native/interface.py). Empty if compiled code cannot record it."""
+    """Encode a map for compiled code (native/interface.py); return an empty array if that cannot record it."""
     nothing = array("q")
     if not kinds.width or kinds.pushed is None:
         return nothing

@@ -26,7 +26,7 @@ def ragged(starts: Ints, sizes: Ints, offsets: Ints) -> Ints:
     """Return the ranges `starts[k]:starts[k] + sizes[k]`, concatenated.
 
     Args:
-        offsets: (k + 1,) where each range begins in the result: 0 and the running sum of `sizes`.
+        offsets: (k + 1,) position in the result where each range begins: 0 and the running sum of `sizes`.
     """
     rows = (starts - offsets[:-1]).repeat(sizes)
     rows += np.arange(len(rows))
@@ -38,8 +38,8 @@ def join(source: NDArray[Any], starts: Ints, sizes: Ints, total: int, shift: boo
 
     Args:
         total: the sum of `sizes`.
-        shift: the elements are int32 children, numbered within their graph. Add to each non-negative one the result row
-            where its range begins; negative ones become -1.
+        shift: True if elements are int32 children, numbered within their graph. The result row where the range begins
+            is added to each non-negative element; negative elements become -1.
     """
     if compiled is None:
         return None

@@ -1,4 +1,4 @@
-"""Rows: many values of one shape, such as a cell's results at each of n vertices."""
+"""Rows: many values with the same shape, such as a cell's results at each of n vertices."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class Rows(Operand, Hinting):
-    """n values of one shape in a graph, made by `graph.map`, `graph.rows`, or any operation on rows.
+    """n values with the same shape in a graph, made by `graph.map`, `graph.rows`, or any operation on rows.
 
     Operators, functions and cells act row by row. Other operands may be rows, expressions and parameters that all rows
-    share, and (n,) arrays of ints: `vpps.cross_entropy(Wo @ rows + bo, labels)`. Each row is a vertex, as if called on
-    one row after the other. `vpps.sum`, `mean`, `max` and `min` reduce rows element by element, like a list; no rows
-    give zeros. `rows[3]` is an expression; `rows[1:5]`, `rows[[7, 7, 2]]` and `rows[mask]` are rows; `rows[:, 0:8]`
-    slices each row; `len(rows)` is n.
+    share, and (n,) arrays of ints: `vpps.cross_entropy(Wo @ rows + bo, labels)`. Each row becomes a vertex, as if the
+    operation were called on one row after the other. `vpps.sum`, `mean`, `max` and `min` reduce rows element by
+    element, like a list; without rows, they give zeros. `rows[3]` is an expression; `rows[1:5]`, `rows[[7, 7, 2]]` and
+    `rows[mask]` are rows; `rows[:, 0:8]` slices each row; `len(rows)` is n.
 
     Attributes:
         owner: the graph.
@@ -57,17 +57,17 @@ class Rows(Operand, Hinting):
     __dir__ = dir_without("highest_level ids levels owner")
 
     def of(self, examples: Any) -> Rows:
-        """Return the same rows with example numbers in the whole mini-batch. Dropout masks of values computed from them
-        use these.
+        """Return the same rows with example numbers in the whole mini-batch. Dropout masks for values computed from
+        these rows use the numbers.
 
-        Rows of a map with `examples=`, such as in a `GraphBatch`'s `structure`, have them already, and so do values
-        computed from such rows.
+        Rows of a map with `examples=` (for example, from a `GraphBatch`'s `structure`) already have example numbers, as
+        do values computed from such rows.
 
         Args:
             examples: (n,) ints, or `GraphBatch.examples`.
 
         Raises:
-            DtypeError, IndexRangeError, ShapeError: `examples` has another type, range or shape.
+            DtypeError, IndexRangeError, ShapeError: `examples` has the wrong type, range or shape.
         """
         known = example_numbers(examples, len(self), "rows.of")
         return Rows(self.owner, self.ids, self.shape, self._levels, self._highest, known)
@@ -85,7 +85,7 @@ class Rows(Operand, Hinting):
         return self._levels
 
     def highest_level(self) -> int:
-        """Return the highest of `levels`; needs at least one row."""
+        """Return the highest level; needs at least one row."""
         return int(np.maximum.reduce(self.levels)) if self._highest is None else self._highest
 
     def __repr__(self) -> str:
@@ -114,7 +114,7 @@ class Rows(Operand, Hinting):
 
         Raises:
             IndexRangeError: there is no such row.
-            DtypeError, ShapeError: the key has another type or shape.
+            DtypeError, ShapeError: the key has the wrong type or shape.
         """
         if isinstance(key, tuple):
             if len(key) != 2:
@@ -130,7 +130,7 @@ class Rows(Operand, Hinting):
             return Expression(self.owner, int(self.ids[i]), self.shape)
         refuse_masked(key, f"{self!r}[...]")
         which = np.asarray(key)
-        if isinstance(key, list) and not key:  # NumPy makes it float
+        if isinstance(key, list) and not key:  # NumPy would make it float
             which = which.astype(np.int64)
         if which.dtype.kind not in "iub" or which.ndim != 1:
             raise DtypeError(
@@ -142,7 +142,7 @@ class Rows(Operand, Hinting):
             raise IndexRangeError(f"{self!r}[...]: {error}") from None
 
 
-RECORDED.add(Rows)  # operators and functions look up the graph of rows
+RECORDED.add(Rows)  # operators and functions look up the rows' graph
 
 
 def value_ids(x: Expression | Rows) -> Any:

@@ -1,4 +1,4 @@
-"""Ops and cells applied to rows: a vertex per row, recorded with a few NumPy calls."""
+"""Applies ops and cells to rows: one vertex per row, recorded with a few NumPy calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def record_vertices(
     levels: Ints,
     data: Float32 = NO_DATA,
 ) -> Ints:
-    """Append n vertices of one program; return the value id of each one's first output."""
+    """Append n vertices of one program; return the value id of each vertex's first output."""
     first = new_values(graph, n, len(program.outputs), levels)
     if n:
         calls = np.arange(graph.n_calls, graph.n_calls + n)
@@ -44,7 +44,7 @@ def record_vertices(
 
 
 def new_values(graph: Graph, n: int, outputs: int, levels: Ints) -> Ints:
-    """Make value ids for n vertices with `outputs` each; return the first one of each vertex."""
+    """Make value ids for n vertices with `outputs` each; return each vertex's first id."""
     if outputs > 1:
         of_values = np.empty(n * outputs, np.int64)
         for k in range(outputs):  # takes half the time of `repeat`
@@ -65,11 +65,11 @@ def record_rowwise(
     where: str,
     examples: ExampleNumbers | None,
 ) -> Any:
-    """Record n vertices of a program, given its arguments of each kind in order; return the rows of its outputs.
+    """Record n vertices of a program, given its arguments of each kind in order; return its outputs as rows.
 
     Args:
         vectors: n rows, or an expression that all vertices share.
-        ints: n ints, or one for all.
+        ints: n ints, or one int for all vertices.
     """
     table = int_table(program, n, ints, where)
     if len(lists) > 1:
@@ -122,10 +122,10 @@ def int_range(limit: tuple[int, str] | None) -> tuple[int, int]:
 def int_table(
     program: TracedCell, n: int, columns: Sequence[Any], where: str, number: Callable[[int], int] = int
 ) -> Ints:
-    """Return the int arguments of n vertices, a row each, from columns of n ints or one int for all.
+    """Return the int arguments of n vertices, one row each, from columns of n ints or one int for all vertices.
 
     Args:
-        number: maps a row to the number that the user knows it by.
+        number: maps a row to the number by which the user knows it.
 
     Raises:
         IndexRangeError: an int is outside the program's range for it.
@@ -137,7 +137,7 @@ def int_table(
         low, high = int_range(limit)
         if isinstance(column, int):
             fits = low <= column < high
-        elif limit is not None and column.dtype in _UNSIGNED:  # as unsigned ints, negative ones exceed all limits
+        elif limit is not None and column.dtype in _UNSIGNED:  # as unsigned ints, negative numbers exceed all limits
             fits = bool(np.maximum.reduce(column.view(_UNSIGNED[column.dtype])) < high)
         else:
             fits = bool(np.maximum.reduce(column) < high) and bool(np.minimum.reduce(column) >= low)
@@ -165,20 +165,20 @@ def check_lengths(program: TracedCell, lists: Sequence[Lists], where: str, numbe
 
 
 def common_length(n: int, x: Any, where: str) -> int:
-    """Return the number of rows, given that of earlier operands (-1 for none) and an operand with len(x) rows."""
+    """Return the number of rows, given the earlier operands' number (-1 for none) and an operand with len(x) rows."""
     if n >= 0 and len(x) != n:
         raise ShapeError(f"{where}: operands of {n} and of {len(x)} rows")
     return len(x)
 
 
 def index_column(x: Any, n: int, where: str) -> Any:
-    """Return ints, one per row or one for all. Raises DtypeError for anything else."""
+    """Return ints, one per row or one for all rows. Raises DtypeError for anything else."""
     if type(x) is not np.ndarray:
         value = as_index(x)
         if value is not None:
             return value
         if isinstance(x, list | tuple | range):
-            x = list(x) or np.empty(0, np.int64)  # NumPy makes an empty list float
+            x = list(x) or np.empty(0, np.int64)  # NumPy would make an empty list float
         elif not hasattr(x, "__array__"):
             raise DtypeError(f"{where}: expected an int or an array of {n} ints, one per row, got {x!r}")
         x = as_array(x, where)
@@ -190,7 +190,7 @@ def index_column(x: Any, n: int, where: str) -> Any:
 
 
 def apply_to_rows(graph: Graph, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    """Record a bare op for every row. Operands are rows, and expressions, parameters and ints that all rows share."""
+    """Record a bare op for every row. Operands are rows, or expressions, parameters and ints that all rows share."""
     where = f"{shown(op)} of rows"
     n_floats = len(operands) - OPS[op].indices
     floats = operands[:n_floats]
@@ -217,7 +217,7 @@ def apply_to_rows(graph: Graph, op: str, operands: Sequence[Any], attrs: dict[st
 
 
 def lookup_rows(graph: Graph, table: Parameter, rows: Any) -> Any:
-    """Look up rows of a table, by an array or list of ints."""
+    """Look up a table's rows by an array or list of ints."""
     where = f"lookup in {table.name!r}"
     if getattr(rows, "ndim", 1) != 1:
         raise ShapeError(f"{where}: expected an int or a one-dimensional array of ints, got shape {rows.shape}")
@@ -231,7 +231,7 @@ def has_rows(args: Sequence[Any]) -> bool:
 
 
 def call_on_rows(graph: Graph, cell: Cell[Any], args: Sequence[Any], statics: dict[str, Any]) -> Any:
-    """Record a call of a cell for every row; arguments are those of `graph.map`'s inputs, or lists of rows."""
+    """Record a call of a cell for every row; arguments are like `graph.map`'s inputs, or lists of rows."""
     where = f"cell {cell.name!r} on rows"
     n = _n_vertices(args, where)
     signature: list[Any] = []
@@ -256,7 +256,7 @@ def call_on_rows(graph: Graph, cell: Cell[Any], args: Sequence[Any], statics: di
 
 
 def examples_of(arguments: Iterable[Any]) -> ExampleNumbers | None:
-    """Return the examples of vertices with these arguments: those of the first rows, also in lists, that have any."""
+    """Return the examples for vertices with these arguments: those of the first rows (also in lists) that have any."""
     for x in arguments:
         found = None
         if type(x) is Rows:
@@ -269,7 +269,7 @@ def examples_of(arguments: Iterable[Any]) -> ExampleNumbers | None:
 
 
 def _n_vertices(args: Sequence[Any], where: str) -> int:
-    """Return the number of vertices of a call; at least one argument is rows, or a list that contains rows."""
+    """Return the number of vertices for a call; at least one argument is rows, or a list that contains rows."""
     lists = [x for x in args if isinstance(x, list | tuple)]
     rows = [x for x in args if type(x) is Rows]
     if not rows and any(map(is_ragged, lists)):
@@ -307,7 +307,7 @@ def list_argument(graph: Graph, x: Any, n: int, where: str) -> tuple[Lists, Shap
 
 
 def checked_offsets(offsets: ArrayLike, n: int, total: int, where: str) -> tuple[Ints, Ints]:
-    """Check offsets of a CSR structure of n lists with `total` elements; return them and the lengths."""
+    """Check the offsets of a CSR structure with n lists and `total` elements; return offsets and lengths."""
     refuse_masked(offsets, f"{where}: offsets")
     found = np.asarray(offsets)
     if found.dtype.kind not in "iu":
@@ -348,7 +348,7 @@ def record_floats(graph: Graph, data: Float32, grad: bool) -> Rows:
 
 
 def reduce_rows(cell: Cell[Any], rows: Rows) -> Expression:
-    """Reduce all rows: one vertex with them as its list. No rows give zeros, like an empty list argument."""
+    """Reduce all rows, as the list of one vertex. Without rows, the result is zeros, as for an empty list argument."""
     graph = rows.owner
     if not len(rows):
         return graph.zeros_of(rows.shape)

@@ -1,4 +1,4 @@
-"""A graph as flat arrays: the operands of its vertices, and the cells that read from each other, cycles included."""
+"""A graph as flat arrays: its vertices' operands, and the cells that read from each other, including cycles."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Topology:
 
     Attributes:
         blocks: in the order of first use.
-        outputs: (block, output) of each kind of value that vertices produce, numbered.
+        outputs: (block, output) for each kind of value that vertices produce, numbered.
         value_output: each value's index in `outputs`.
-        value_call: recording index of the vertex that produces each value.
+        value_call: recording index of each value's producer.
     """
 
     def __init__(self, graph: Graph, calls: int | None = None) -> None:
@@ -41,7 +41,7 @@ class Topology:
 
     @property
     def recurrences(self) -> list[list[int]]:
-        """The blocks of each recurrence that has several: blocks that read from each other, directly or not."""
+        """The blocks of each recurrence with several blocks, which read from each other, directly or not."""
         block_of_value = np.array([number for number, _ in self.outputs], np.int64)[self.value_output]
         reads = [
             {block for _, values in b.operands() for block in np.unique(block_of_value[values]).tolist()}

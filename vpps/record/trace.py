@@ -36,11 +36,11 @@ class Node:
 
     Attributes:
         op: row of the op table.
-        inputs: the nodes that it reads (float operands, then indices); always earlier ones.
+        inputs: the nodes that this node reads (float operands, then indices); always earlier nodes.
         attrs: static attributes.
         shape: shape of one row of the result.
-        domain: 0 for one row per vertex; d >= 1 for one row per element of the lists of domain d.
-        parameter: the matrix, vector or table it uses.
+        domain: 0 for one row per vertex; d >= 1 for one row per element of the lists in domain d.
+        parameter: the matrix, vector or table that the node uses.
     """
 
     op: Op
@@ -52,16 +52,16 @@ class Node:
 
     @property
     def finds_matrix_in_memory(self) -> bool:
-        """True if the node needs its matrix in memory: only matrix-vector products work with one on the chip."""
+        """True if the node needs its matrix in memory: only matrix-vector products can use a matrix on the chip."""
         p = self.parameter
         return p is not None and len(p.shape) == 2 and self.op.form is not Form.MATVEC and not isinstance(p, Lookup)
 
 
 class Constant(NamedTuple):
-    """A placeholder for a number among the attributes of a pattern (`TracedCell`); only a plan has the value.
+    """A placeholder for a number among a pattern's attributes (`TracedCell`); only a plan has the value.
 
     Attributes:
-        slot: index of its magnitude in the program's `constants`.
+        slot: index of the number's magnitude in the program's `constants`.
         negative: True if the number is negative.
         word: index among the slot's words in `TracedCell.words`.
     """
@@ -74,7 +74,7 @@ class Constant(NamedTuple):
         return self._replace(negative=not self.negative)
 
     def of(self, constants: Sequence[float]) -> float:
-        """Return the number; for a dropout rate, the rate or the threshold or scale factor derived from it."""
+        """Return the number; for a dropout rate, the rate itself, or the threshold or scale factor derived from it."""
         c = constants[self.slot]
         return (-c if self.negative else c, threshold(c), 1 / (1 - c))[self.word]
 
@@ -93,12 +93,12 @@ class Vector:
 
 @dataclass(frozen=True, slots=True)
 class Int:
-    """A positional argument that is an int, different at every vertex."""
+    """A positional argument that is an int, which differs between vertices."""
 
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """A list argument; its length differs from vertex to vertex. Shape None: an empty list of unknown element shape."""
+    """A list argument; its length differs between vertices. Shape None: an empty list with an unknown element shape."""
 
     shape: Shape | None
 
@@ -108,24 +108,24 @@ ArgKind = Vector | Int | List
 
 @dataclass(eq=False, repr=False)
 class TracedCell:
-    """The program of a cell for one signature: nodes in topological order, arguments and results.
+    """A cell's program for one signature: nodes in topological order, arguments and results.
 
     Attributes:
         name: the user's function name.
-        kinds: kinds of the positional arguments.
-        nodes: the primitives; sources (arguments, indices, parameters) included.
+        kinds: kinds of positional arguments.
+        nodes: the primitives, including sources (arguments, indices, parameters).
         arguments: node of each positional argument.
         argument_names: the user's names for them; () if unknown.
         outputs: node of each result.
-        single: the user's function returned one expression rather than a tuple.
+        single: True if the user's function returned one expression rather than a tuple.
         n_domains: number of list domains.
         list_domains: domain of each list argument, by argument position.
         index_limits: by int argument position, the smallest exclusive upper bound that a use imposes, and that use.
         int_limits: the same bounds in the order of the int arguments, None for an argument that nothing uses.
         lists: domain of each list argument, in order.
-        constants: distinct magnitudes of numbers among the attributes, except 0, 1 and infinity, which passes rely on.
-        pattern: the program with Constants in place of these numbers; it is planned once for all their values. None if
-            there are no constants, or if this is a pattern; its `constants` are then those of the first program.
+        constants: distinct magnitudes of numbers among the attributes, except 0, 1 and infinity (passes rely on these).
+        pattern: the program with Constants in place of these numbers, planned once for all values. None without
+            constants, or if this is a pattern; its `constants` then come from the first program.
     """
 
     name: str
@@ -148,17 +148,17 @@ class TracedCell:
 
     @cached_property
     def layout(self) -> tuple[int, int, tuple[Shape, ...]]:
-        """Numbers of vector and of int arguments, and shapes of the results; valid for a finished program."""
+        """Numbers of vector and int arguments, and the results' shapes; valid for a finished program."""
         results = tuple(interned(self.nodes[o].shape) for o in self.outputs)
         return sum(isinstance(k, Vector) for k in self.kinds), len(self.int_limits), results
 
     @property
     def parameters(self) -> list[Parameter]:
-        """The parameters that the program uses, each once."""
+        """The distinct parameters that the program uses."""
         return list(dict.fromkeys(n.parameter for n in self.nodes if n.parameter is not None))
 
     def place(self, position: int) -> int:
-        """Return the index of a positional argument among those of its kind."""
+        """Return the index of a positional argument among the arguments of its kind."""
         return sum(isinstance(k, type(self.kinds[position])) for k in self.kinds[:position])
 
     @property
@@ -167,7 +167,7 @@ class TracedCell:
         return [p for kind in (Vector, List) for p, k in enumerate(self.kinds) if isinstance(k, kind)]
 
     def with_nodes(self, nodes: Sequence[Node], outputs: Sequence[int]) -> TracedCell:
-        """Return the same cell with other nodes; node numbers below `len(self.nodes)` keep their meaning."""
+        """Return the same cell with different nodes; node numbers below `len(self.nodes)` keep their meaning."""
         made = TracedCell.__new__(TracedCell)  # `copy` takes three times as long
         made.__dict__.update(self.__dict__)
         for name in ("layout", "another", "words"):  # cached for the old nodes
@@ -177,7 +177,7 @@ class TracedCell:
 
     @cached_property
     def another(self) -> TracedCell:
-        """A second copy of a pattern. If a graph has programs that differ in constants, each needs its own copy."""
+        """A second copy of a pattern. If programs in a graph differ only in constants, each needs a separate copy."""
         return self.with_nodes(self.nodes, self.outputs)
 
     @cached_property
@@ -189,7 +189,7 @@ class TracedCell:
         return found
 
     def opened(self) -> TracedCell:
-        """Return the pattern of this program, with its own constants as examples."""
+        """Return this program's pattern, with the program's constants as examples."""
         nodes, slots = list(self.nodes), dict[float, int]()
         for i, n in enumerate(nodes):
             if n.attrs and (attrs := opened(n.attrs, slots)) is not n.attrs:
@@ -199,7 +199,7 @@ class TracedCell:
         return made
 
     def closed(self, constants: tuple[float, ...]) -> TracedCell:
-        """Return the program of a pattern, possibly transformed by passes, with these constants."""
+        """Return a pattern's program, possibly transformed by passes, with these constants."""
         found = _programs.get((self, constants)) if constants else self
         if found is None:
             nodes = list(self.nodes)
@@ -214,10 +214,10 @@ class TracedCell:
 
 
 def opened(attrs: dict[str, Any], slots: dict[float, int]) -> dict[str, Any]:
-    """Return attributes with Constants in place of numbers; the same object if there are none.
+    """Return the attributes with Constants in place of numbers; the same object if there are no numbers.
 
     Args:
-        slots: slot by magnitude; new magnitudes are added.
+        slots: slot for each magnitude; new magnitudes are added.
     """
     found = attrs
     for name in _OPEN:
@@ -233,7 +233,7 @@ def _attrs_key(attrs: dict[str, Any]) -> Any:
 
 
 def digest_of(cell: TracedCell) -> str:
-    """Return a short hash of a program: operations, wiring, shapes, attributes, parameters; equal in all processes."""
+    """Return a short hash of a program (operations, wiring, shapes, attributes, parameters); equal in all processes."""
     digest = hashlib.sha256(repr((cell.kinds, cell.outputs, cell.single)).encode())
     for node in cell.nodes:
         attributes = sorted(node.attrs.items())
@@ -242,15 +242,15 @@ def digest_of(cell: TracedCell) -> str:
     return digest.hexdigest()[:16]
 
 
-# Weak: a program lives as long as a cell, a graph or a handle uses it.
+# Weak references: a program lives as long as a cell, a graph or a handle uses it.
 _programs: weakref.WeakValueDictionary[Any, TracedCell] = weakref.WeakValueDictionary()
 
 
 def shared(program: TracedCell, origin: Any) -> TracedCell:
-    """Return an equal program of the same origin if there is one, else this newly traced one. So a function that is
-    defined anew for every batch is planned and compiled once.
+    """Return an equal program from the same origin if there is one, else this newly traced program. So a function that
+    is defined anew for every batch is planned and compiled only once.
 
-    Programs are compared, not the closures of their functions: a function may read anything while it is traced.
+    Programs are compared, not their functions' closures: a function may read anything while it is traced.
 
     Args:
         origin: the code of the function, or the program that this one was derived from.
@@ -273,7 +273,7 @@ PRODUCTS = ("affine", "affine_transposed")
 
 
 class ElementShapeFound(Exception):
-    """Raised when a use of a list argument shows its unknown element shape; the trace then restarts."""
+    """Raised when a use of a list argument shows its unknown element shape; tracing then restarts."""
 
     def __init__(self, position: int, shape: Shape) -> None:
         self.position = position
@@ -284,11 +284,11 @@ LONG = 1 << 26
 """Placeholder length: vectors of at least half this length are of unknown length or are made of such vectors."""
 
 UNKNOWN: Shape = (LONG,)  # element shape of an empty list until a use shows it
-PAIRS = frozenset(("dot", "mse", "squared_distance", "cosine"))  # ops with two operands of one shape
+PAIRS = frozenset(("dot", "mse", "squared_distance", "cosine"))  # ops whose two operands have the same shape
 
 
 class CellTrace:
-    """Records the ops that a cell's function calls on symbolic arguments."""
+    """Records the ops that a cell's function applies to symbolic arguments."""
 
     def __init__(self, name: str, kinds: tuple[ArgKind, ...]) -> None:
         self.cell = TracedCell(name, kinds)
@@ -296,9 +296,9 @@ class CellTrace:
         self._unknown: dict[int, int] = {}  # node of shape UNKNOWN -> list argument with that element shape
         # Concatenation with such nodes -> (argument, number of other floats, number of its elements).
         self._incomplete: dict[int, tuple[int, int, int]] = {}
-        self._domain_of: list[int] = []  # union-find over list domains: `each` over two lists joins them
+        self._domain_of: list[int] = []  # union-find over list domains: `each` over two lists joins their domains
         self._parameter_nodes: dict[Parameter, int] = {}
-        self._mapped: list[int] = []  # lists that `each` currently maps
+        self._mapped: list[int] = []  # lists that `each` is currently mapping
 
     def describe(self) -> str:
         return f"cell {self.cell.name!r}"
@@ -350,15 +350,15 @@ class CellTrace:
         return d
 
     def join(self, a: int, b: int) -> int:
-        """Merge two list domains: their lists have equal lengths at every vertex."""
+        """Merge two list domains, whose lists have equal lengths at every vertex."""
         if a != b:
             self._domain_of[max(a, b) - 1] = min(a, b)
         return min(a, b)
 
     @contextmanager
     def mapping(self, node: int) -> Iterator[None]:
-        """Mark a list as mapped by `each`. Inside, one symbolic element stands for all, so mapping the list again would
-        pair every element with itself."""
+        """Mark a list as being mapped by `each`. Inside, one symbolic element stands for all elements, so mapping the
+        list again would pair every element with itself."""
         if any(self.domain(outer) == self.domain(node) for outer in self._mapped):
             raise TraceError(
                 f"{self.describe()}: each inside each over the same list (or one mapped together with it): the inner "
@@ -371,7 +371,7 @@ class CellTrace:
             self._mapped.pop()
 
     def node_of(self, x: Any, op: str) -> int:
-        """Return the node of an operand; each parameter becomes one source node."""
+        """Return the node for an operand; each parameter becomes one source node."""
         if isinstance(x, Expression):
             return x.ref
         check_operand(x, op, self.describe())
@@ -380,7 +380,7 @@ class CellTrace:
         return self._parameter_nodes[x]
 
     def index_of(self, x: Any, op: str, limit: int, what: str) -> int:
-        """Return the node of an int operand; record the bound that this use imposes."""
+        """Return the node for an int operand; record the bound that this use imposes."""
         where = f"{self.describe()}: {op}"
         if isinstance(x, Index):
             position = self.cell.nodes[x.ref].attrs["position"]
@@ -437,7 +437,7 @@ class CellTrace:
         return node in self._unknown or node in self._incomplete
 
     def _unknown_result(self, op: str, nodes: list[int], shapes: list[Shape], attrs: dict[str, Any]) -> Expression:
-        """Record an op on elements of a list that is empty in the first call; the other operand shows their shape."""
+        """Record an op on elements of a list that was empty in the first call; the other operand shows their shape."""
         first = next(n for n in nodes if self._is_unknown(n))
         position = self._unknown[first] if first in self._unknown else self._incomplete[first][0]
         known = [s for n, s in zip(nodes, shapes, strict=True) if not self._is_unknown(n) and s != ()]
@@ -458,7 +458,7 @@ class CellTrace:
         return result
 
     def _inherit(self, node: int, of: int) -> None:
-        """Mark the shape of a node as unknown if that of another node is."""
+        """Mark a node's shape as unknown if another node's shape is unknown."""
         if of in self._unknown:
             self._unknown[node] = self._unknown[of]
         elif of in self._incomplete:
@@ -472,11 +472,11 @@ class CellTrace:
         return ElementShapeFound(position, (max(size(shape) - others, 0) // parts,))
 
     def _untold(self, position: int, op: str, nodes: list[int], attrs: dict[str, Any]) -> Expression:
-        """Handle an op on elements of unknown shape that does not show it."""
+        """Handle an op on elements of unknown shape if the op does not show the shape."""
         raise self._untellable(position, f"{shown(op)} does not tell")
 
     def _untellable(self, position: int, what: str) -> TraceError:
-        """Return the error for an argument whose element shape stays unknown; `what` is the reason."""
+        """Return the error for an argument whose element shape remains unknown; `what` is the reason."""
         return TraceError(
             f"{self.describe()}: list argument {position + 1} is empty in its first call and {what} the shape of its "
             "elements; declare it, such as @vpps.cell(elements={'hs': (64,)}) for an argument hs"
@@ -503,7 +503,7 @@ class CellTrace:
         return self._plain(op, operands, attrs)
 
     def _dropout(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
-        """Record a dropout. Dropouts of a cell are numbered: each has its own random numbers."""
+        """Record a dropout. A cell's dropouts are numbered, because each uses different random numbers."""
         number = [n.op.form for n in self.cell.nodes].count(Form.DROPOUT)
         return self._plain(op, operands, attrs | {"number": number})
 
@@ -550,7 +550,7 @@ class CellTrace:
         cell = self.cell
         cell.outputs = tuple(nodes)
         cell.single = not isinstance(result, tuple | list)
-        # Joined domains get consecutive numbers; every node learns the final one.
+        # Joined domains get consecutive final numbers, which are stored in every node.
         roots = sorted({self.domain(i) for i, n in enumerate(cell.nodes) if n.domain})
         number = {0: 0} | {d: k + 1 for k, d in enumerate(roots)}
         finals = [number[self.domain(i)] for i in range(len(cell.nodes))]
@@ -636,7 +636,7 @@ def check_table(table: Any, where: str) -> None:
 
 
 def endless(recorder: CellTrace) -> str:
-    """Return the error message for a function that calls itself without end."""
+    """Return the error message for a function that calls itself endlessly."""
     return (
         f"{recorder.describe()} calls itself without end: a cell is traced once, on symbols, so the recursion cannot "
         "end; pass it the state of its children as an argument, and call it for every vertex, or use graph.map"

@@ -1,6 +1,6 @@
-"""Types of `graph.map` for type checkers: the results of its cells determine the rows it returns.
+"""Types of `graph.map` for type checkers: its cells' results determine the rows that it returns.
 
-Its other arguments are `Any`: with several argument types, `**batch.structure` would leave the overload ambiguous.
+The other arguments are `Any`: if their types differed, `**batch.structure` would make the overload ambiguous.
 """
 
 from __future__ import annotations

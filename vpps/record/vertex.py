@@ -1,7 +1,7 @@
 """Vertex functions of a `graph.map`: arguments by name and position, or Cavs's gather, pull, scatter, push.
 
 A vertex function becomes an ordinary program. Its arguments are what the function gathers and pulls; its results are
-what it scatters and pushes. So nothing below the graph knows of maps.
+what it scatters and pushes. So no code below the graph knows about maps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CSR = -1
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """An argument that is a child's result; if `number` is CSR, the list of all children's results from `start` on."""
+    """An argument that is a child's result; if `number` is CSR, the list of all results from child `start` on."""
 
     number: int
     output: int
@@ -46,15 +46,15 @@ Source = Child | Input
 
 @dataclass(frozen=True)
 class Vertex:
-    """The program of one kind of vertices.
+    """The program of one kind of vertex.
 
     Attributes:
         name: name of the cell.
-        program: an ordinary program; without gather, pull, scatter or push, that of the cell's ordinary calls.
-        sources: source of each of its arguments.
-        state: shapes of the results that parents gather, which are its first outputs.
+        program: an ordinary program; without gather, pull, scatter or push, the program of the cell's ordinary calls.
+        sources: source of each argument.
+        state: shapes of the results that parents gather, which are the first outputs.
         pushed: the outputs that the map returns.
-        single: the map returns one result rather than a tuple.
+        single: True if the map returns one result rather than a tuple.
     """
 
     name: str
@@ -130,13 +130,13 @@ class Vertex:
 
 
 class Kinds:
-    """The kinds of vertices of a map, and their common properties.
+    """A map's kinds of vertices, and their common properties.
 
     Attributes:
         vertices: one per cell.
-        width: outputs of a vertex; 0 if kinds differ in their number.
-        pushed: the outputs that the map returns; None if kinds differ in them.
-        forms: encodings of the map (`vpps.record.packed`), without and with `distinct=True`; None until first needed.
+        width: number of a vertex's outputs; 0 if kinds differ.
+        pushed: the outputs that the map returns; None if kinds differ.
+        forms: the map's encodings (`vpps.record.packed`), without and with `distinct=True`; None until first needed.
     """
 
     def __init__(self, vertices: tuple[Vertex, ...]) -> None:
@@ -155,18 +155,18 @@ class Kinds:
 
     @cached_property
     def multiplies_leaves(self) -> bool:
-        """True if parents multiply children that may be shared because they depend only on ints."""
+        """True if parents multiply children that can be shared because they depend only on ints."""
         return any(v.cut is not None and v.cut.rest is None for v in self.vertices) and any(
             v.apart is not None for v in self.vertices
         )
 
 
 class StateNeeded(Exception):
-    """A cell gathers before the shapes of the children's results are known."""
+    """Raised if a cell gathers before the shapes of the children's results are known."""
 
 
 class VertexTrace(CellTrace):
-    """Trace of a vertex function; each argument is created when the function asks for it.
+    """Trace of a vertex function; each argument is created when the function requests it.
 
     Args:
         inputs: kinds of the inputs, by name.
@@ -182,7 +182,7 @@ class VertexTrace(CellTrace):
         self._arity = arity
         self._state = state
         self._symbols: dict[Source, Any] = {}
-        self._stands_for: dict[int, int] = {}  # a child's result of unknown shape -> the first such argument
+        self._stands_for: dict[int, int] = {}  # number of a child's result of unknown shape -> first such argument
         self.kinds: list[ArgKind] = []
         self.sources: list[Source] = []
         self.uses_calls = False
@@ -196,7 +196,7 @@ class VertexTrace(CellTrace):
             self.sources.append(source)
             symbol = self.argument(position, kind)
             if isinstance(source, Child) and symbol.shape == UNKNOWN:
-                # A shape shown at one child holds for all.
+                # A shape shown by one child applies to all.
                 self._unknown[symbol.ref] = self._stands_for.setdefault(source.output, position)
             self._symbols[source] = symbol
         return self._symbols[source]
@@ -206,7 +206,7 @@ class VertexTrace(CellTrace):
         return self._symbol(Input(name), self._inputs[name])
 
     def child(self, number: int, output: int, start: int = 0) -> Any:
-        """Return a result of a child; if `number` is CSR, the list of this result of all children from `start` on."""
+        """Return a child's result; if `number` is CSR, the list of this result for all children from `start` on."""
         assert self._state is not None
         shape = self._state[output]
         if number == CSR:
@@ -214,7 +214,7 @@ class VertexTrace(CellTrace):
         return self._symbol(Child(number, output), Vector(UNKNOWN if shape is None else shape))
 
     def _untold(self, position: int, op: str, nodes: list[int], attrs: dict[str, Any]) -> Expression:
-        """Continue with a placeholder length. If the results get a shape anyway, the cell is traced again with it."""
+        """Continue with a placeholder length. If the shape is found later, the cell is traced again with it."""
         if OPS[op].indices:
             return super()._untold(position, op, nodes, attrs)
         shape = result_shape(op, [self.cell.nodes[n].shape for n in nodes], attrs, self.describe())
@@ -280,7 +280,7 @@ class VertexTrace(CellTrace):
             to.append(value)
 
     def finish(self, result: Any) -> TracedCell:
-        """Close the trace. Its results are the scattered, then other pushed values; without any, the returned ones."""
+        """Close the trace. The results are the scattered, then other pushed values, or else the returned values."""
         if self.scattered or self.pushed:
             if result is not None:
                 raise TraceError(
@@ -309,33 +309,33 @@ def gather(k: int) -> Expression: ...
 @overload
 def gather(k: None = None, *, start: int = 0) -> Any: ...
 def gather(k: int | None = None, *, start: int = 0) -> Any:
-    """Return what child k scattered, in a cell of `graph.map`; zeros if it is -1 (Xu et al. 2018, section 3.1).
+    """Return what child k scattered, in a cell of `graph.map`; zeros if the child is -1 (Xu et al. 2018, section 3.1).
 
         h_previous, c_previous = vpps.gather(0)  # the first child, whatever the number of children
-        hs, cs = vpps.gather(start=1)            # lists of the others
+        hs, cs = vpps.gather(start=1)            # lists of the remaining results
 
     Args:
-        k: the child: a column of `children`, or, if they are CSR, a position in the vertex's list; zeros if the list is
-            shorter. Without `k`, a list with each child's result, for CSR children a list of any length for
-            `vpps.each`, `vpps.sum` and the like.
-        start: leave out the first `start` children of that list; empty if a CSR list has no more.
+        k: the child: a column of `children` or, if these are CSR, a position in the vertex's list; zeros if the list is
+            shorter. Without `k`, returns a list with each child's result; for CSR children, a list of any length for
+            `vpps.each`, `vpps.sum` and similar functions.
+        start: leave out the first `start` children in that list; it is empty if a CSR list has no more.
 
     Returns:
-        An expression, or a tuple of them if cells scatter (or return) several. Type checkers treat both as an
-        expression, which they let a program unpack.
+        An expression, or a tuple of expressions if cells scatter (or return) several. Type checkers treat both as an
+        expression, and allow a program to unpack it.
 
     Raises:
-        GraphError: there are no children, or not that many.
+        GraphError: there are no children, or too few.
         TraceError: the cell was not called by `graph.map`.
     """
     return _running("gather").gather(k, start)
 
 
 def pull(name: str | None = None) -> Any:
-    """Return an input of the vertex in a cell of `graph.map`, by its name in `inputs`; without a name, the only input.
+    """In a cell of `graph.map`, return the vertex's input with this name in `inputs`; without a name, the only input.
 
     Returns:
-        An expression, an int like positional int arguments, or a list.
+        An expression, a list, or an int (like a positional int argument).
 
     Raises:
         GraphError: there is no such input.
@@ -348,7 +348,7 @@ def scatter(*values: Expression) -> None:
     """Set the results that parents gather from this vertex, in a cell of `graph.map`.
 
     Raises:
-        TraceError: a value is no expression of the cell; the cell was not called by `graph.map`.
+        TraceError: a value is not an expression of the cell; the cell was not called by `graph.map`.
     """
     trace = _running("scatter")
     trace.give("scatter", values, trace.scattered)
@@ -360,7 +360,7 @@ def push(*values: Expression) -> None:
     If a cell scatters and pushes nothing, the map returns the scattered values.
 
     Raises:
-        TraceError: a value is no expression of the cell; the cell was not called by `graph.map`.
+        TraceError: a value is not an expression of the cell; the cell was not called by `graph.map`.
     """
     trace = _running("push")
     trace.give("push", values, trace.pushed)

@@ -1,4 +1,4 @@
-"""Vertices of a graph as flat lists of ints: one block per cell."""
+"""A graph's vertices as flat lists of ints, with one block per cell."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ CALL, FIRST, LEVEL, ARGS = 0, 1, 2, 3  # columns of Block.rows; vector arguments
 
 
 class Tape:
-    """State that the blocks of a graph share. They must not hold the graph: in a reference cycle it outlives its batch.
+    """State shared by a graph's blocks. They must not hold the graph: in a reference cycle it would outlive its batch.
 
-    The compiled recorder has an equivalent class with its own list type.
+    The compiled recorder has an equivalent class with a different list type.
 
     Attributes:
         n_calls: vertices recorded so far.
@@ -41,7 +41,7 @@ class Tape:
     recorder = call_recorder
 
     def map(self, *what: Any) -> Any:
-        """Return None. The compiled version makes values and arrays of a map's vertices, see `vpps.record.packed`."""
+        """Return None. The compiled version makes values and arrays for a map's vertices (`vpps.record.packed`)."""
         return None
 
 
@@ -58,18 +58,18 @@ def extend(ints: list[int], more: NDArray[np.int64]) -> None:
 
 
 class Block:
-    """All vertices of one cell in a graph, in the user's order. Flat lists: no object per vertex.
+    """All vertices of one cell in a graph, in the user's order. The lists are flat, without an object per vertex.
 
     Attributes:
         cell: the program.
         pattern: the planned pattern of the program; key of the block in the graph.
-        constants: words of the program's constants.
-        width: ints per vertex in `rows`.
-        rows: per vertex: recording index (design: policy and schedule do not change it), value id of its first output
-            (the others follow it), level (longest distance from a leaf), value ids of vector arguments, int arguments.
-        lengths: per list argument, the length at each vertex.
-        elements: per list argument, the value ids of all vertices' elements, end to end.
-        data: for graph inputs, the flat array of each vertex.
+        constants: words for the program's constants.
+        width: number of ints per vertex in `rows`.
+        rows: for each vertex: recording index (by design, independent of policy and schedule), first output's value id
+            (the others follow it), level (longest distance from a leaf), value ids of vector arguments, ints.
+        lengths: for each list argument, the length at each vertex.
+        elements: for each list argument, the value ids of all vertices' elements, end to end.
+        data: for graph inputs, each vertex's flat array.
         bulk: vertices recorded in bulk: the number of vertices in `rows` before them, and their arrays.
     """
 
@@ -90,10 +90,10 @@ class Block:
 
     @property
     def record(self) -> Record:
-        """Function `record(graph, args)`: appends a vertex for a call like the others (`vpps.record.call_cache`)."""
+        """Function `record(graph, args)`: appends a vertex for a call like earlier ones (`vpps.record.call_cache`)."""
         if self._record is not None:
             return self._record
-        # Made on first use: blocks of maps need none.
+        # Created on first use: blocks of maps do not need it.
         limits, lists = iter(self.cell.int_limits), zip(self.cell.lists, self.lengths, self.elements, strict=True)
         arguments: list[Argument] = []
         for kind in self.cell.kinds:
@@ -115,7 +115,7 @@ class Block:
         return len(self.rows) // self.width + sum(len(chunk) for _, chunk in self.bulk)
 
     def before(self, n_calls: int) -> tuple[int, int]:
-        """Return how many single vertices and how many chunks are among the graph's first `n_calls` vertices."""
+        """Return the numbers of single vertices and of chunks among the graph's first `n_calls` vertices."""
         rows, width = self.rows, self.width
         singles = bisect_left(range(len(rows) // width), n_calls, key=lambda v: rows[v * width])
         return singles, bisect_left(self.bulk, n_calls, key=lambda placed: int(placed[1].calls[0]))
@@ -123,7 +123,7 @@ class Block:
     def append(
         self, graph: Graph, refs: list[int], ints: list[int], lists: list[list[int]], data: Float32 | None = None
     ) -> Any:
-        """Append a vertex whose arguments are known to fit; return its expression, or a tuple of them.
+        """Append a vertex whose arguments are known to fit; return its expression, or a tuple of expressions.
 
         The value id is taken before anything changes. If two threads append at the same time, both take the same id,
         and the planner detects it.
@@ -149,7 +149,7 @@ class Block:
             return Expression(graph, first, self.results[0])
         levels.extend([level] * len(self.results))
         if lists and not any(lists) and not self._takes_empty:
-            # Empty lists do not show their elements' shapes, but this call shows that such calls belong here.
+            # Empty lists do not show their elements' shapes, but this call shows that such calls belong to this block.
             self._takes_empty = True
             self._record = None
         results = tuple(Expression(graph, first + k, shape) for k, shape in enumerate(self.results))

@@ -1,4 +1,4 @@
-// Account of a plan, on request: origins of the words of a script, and its lists. Recorded while the script is written.
+// Account of a plan, on request: the lists of a script and the origin of each word. Recorded while it is written.
 #pragma once
 
 #include "interface.h"
@@ -44,14 +44,14 @@ public:
             period_ = 2 * top + 2;
     }
 
-    // Begins a new period of the launch (memory.h), and sets the reason of the barriers in it and after it.
+    // Begins a new period of the launch (memory.h), and sets the reason for the barriers in it and after it.
     void begin_stage(bool backward, i64 stage)
     {
         period_ = backward ? 2 * top + 1 - stage : stage;
         set_reason(backward ? Reason::BACKWARD : Reason::FORWARD, stage);
     }
 
-    // Sets the reason of the next barriers.
+    // Sets the reason for the next barriers.
     void set_reason(Reason reason, i64 stage) { coming_ = {static_cast<i64>(reason), stage}; }
 
     // Records that the next barrier is reached. `barrier` then records the instructions that signal or wait for it.
@@ -75,7 +75,7 @@ public:
         s.rows.insert(s.rows.end(), rows_.begin(), rows_.begin() + next.n_rows);
     }
 
-    // Adds rows of group number `run` to the next section, if rows are executed one by one.
+    // If rows are executed one by one, adds rows of group number `run` to the next section.
     void give_rows(i64 run, const std::vector<i64>& rows)
     {
         next.run = run;
@@ -130,7 +130,7 @@ private:
     std::vector<StreamSections> streams_;
     std::vector<IntPair> lists_, allocated_;
     std::vector<i64> rows_;
-    IntPair coming_{}, why_{};  // reason and stage of the next barrier, and of the latest
+    IntPair coming_{}, why_{};  // reason and stage of the next barrier, and of the latest one
     i64 period_ = BEFORE;
     std::vector<IntPair> begun_, periods_;  // in the reported format
     std::vector<SectionResult> sections_;

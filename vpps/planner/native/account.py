@@ -1,4 +1,4 @@
-"""Account of a plan, from compiled code on request: the origin of each word, in the user's terms."""
+"""Account of a plan, computed on request by compiled code: the origin of each word, in the user's terms."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _OF_PARAMETER = {
 
 
 class Account:
-    """Parts of a plan that a launch does not need. A copy of the library's account of its latest plan.
+    """Parts of a plan that a launch does not need, copied from the library's account of its latest plan.
 
     Args:
-        cells: encoded cells of the blocks.
+        cells: the blocks' encoded cells.
 
     Attributes:
-        lists: spans of the script that hold a list (or data) each, sorted.
-        periods: (position in the script, number) of the start of each period of the launch.
+        lists: sorted spans of the script that each hold a list (or data).
+        periods: (position in the script, number) for the start of each period of the launch.
         memory: spans of the pool that are allocated for the whole launch.
         begins: positions of the streams in the script.
     """
@@ -113,7 +113,7 @@ class Account:
         return group, f"gradient of {contribution.gradient.parameter.name!r}"
 
     def _instruction(self, made: Origin, p: Parameter) -> str:
-        """Return the name of a parameter's optimizer step, or of the sum of squares of its gradient."""
+        """Return the instruction's name: a parameter's optimizer step, or the sum of its squared gradient."""
         packed = self._ending.distribution.is_packed(p)
         if made is Origin.SQUARE:
             return "squares_matrix" if packed else "squares_rows"

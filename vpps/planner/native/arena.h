@@ -7,7 +7,7 @@
 
 inline i64 aligned(i64 address) { return (address + ALIGN - 1) / ALIGN * ALIGN; }
 
-// Sorts in ascending order. libc++ has sorting by std::less only in a library that zig does not link (ziglang.py).
+// Sorts in ascending order. libc++ provides sorting by std::less only in a library that zig does not link (ziglang.py).
 template <class Number> void sort_numbers(std::vector<Number>& numbers)
 {
     std::sort(numbers.begin(), numbers.end(), [](Number a, Number b) { return a < b; });
@@ -86,5 +86,5 @@ private:
     };
     static bool later(const Allocation& a, const Allocation& b) { return a.last > b.last; }
     std::vector<Hole> holes_;        // sorted; no two are adjacent
-    std::vector<Allocation> dying_;  // a heap, the first to end in front
+    std::vector<Allocation> dying_;  // a heap; the first to end is in front
 };

@@ -3,7 +3,7 @@
 
 #include "execution.h"
 
-// Encodes a frontier as a state: the phase, then types.
+// Encodes a frontier as a state: the phase, then the types.
 struct Encoding {
     EncodingKind kind = EncodingKind::CRITICAL;
     i64 phases = 1;
@@ -30,7 +30,7 @@ struct Encoding {
     }
 
 private:
-    // True if a type comes before another type of smaller number.
+    // True if `type` comes before `other`, which has a smaller number.
     bool precedes(const Execution& run, i32 type, i32 other) const
     {
         if (kind == EncodingKind::CRITICAL)

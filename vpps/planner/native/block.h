@@ -6,11 +6,11 @@
 // The vertices of a cell, or of a part of a cell, with their rows. Vectors keep their memory between plans.
 struct Block : Vertices {
     const Cell* cell = nullptr;
-    const Block* parts = nullptr;  // the first part of the same cell
+    const Block* parts = nullptr;  // the first part of this cell
     i64 base = 0, factor = 1;      // the stage of a vertex is base + factor * its local stage,
     std::vector<i64> stage_of;     // or this, by local stage, if the block streams
-    bool late = false;             // part of the loss chain that runs alongside backward
-    i64 pause = 0;                 // number of stages after which all virtual processors have run a step of it
+    bool late = false;             // in the loss chain, running alongside backward
+    i64 pause = 0;                 // number of stages after which all virtual processors have run one of its steps
 
     bool identity = true;          // order[r] == r
     std::vector<i32> order;        // vertex in each row
@@ -21,7 +21,7 @@ struct Block : Vertices {
     std::vector<std::vector<i64>> ends;        // by domain - 1: row of each vertex's first element
     std::vector<std::vector<i32>> owner;       // by domain - 1: vertex row of each element
 
-    std::vector<i64> bases;    // by step: bases of slabs, then of slabs of other parts, then the words of operands
+    std::vector<i64> bases;    // by step: bases of slabs, then of other parts' slabs, then operands' words
     std::vector<i64> list_at;  // by key
 
     i64 stage_at(i64 local) const { return stage_of.empty() ? base + factor * local : stage_of[local]; }

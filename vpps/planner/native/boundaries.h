@@ -39,7 +39,7 @@ private:
     struct SinceBarrier {  // work that virtual processors have executed since their last barrier
         std::vector<std::pair<i64, i64>> groups;  // (block, group)
         bool of_one_stage = true;                 // all of it belongs to one stage
-        bool others = false;                      // blocks have begun that had no step in the previous stage
+        bool others = false;                      // a block has begun that had no step in the previous stage
         bool pauses = false;                      // the signal for the next barrier has been given already
     } since_;
 
@@ -88,7 +88,7 @@ private:
     }
 
     // Returns true if the stage at [end, after) may follow the one at [begin, end) without a barrier. If blocks begin,
-    // at least one barrier must lie between any three stages, because memory is reused one stage later (memory.h).
+    // any three stages must contain at least one barrier, because memory is reused one stage later (memory.h).
     bool follows_freely(size_t begin, size_t end, size_t after, bool backward)
     {
         bool others = false;

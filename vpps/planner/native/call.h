@@ -4,7 +4,7 @@
 #include <memory>
 #include "graph.h"
 
-// Makes columns of adjacent arguments.
+// Makes the columns of adjacent arguments.
 inline void columns(std::vector<Column>& into, i64 at, i64 step, i64 n)
 {
     into.clear();

@@ -7,7 +7,7 @@
 
 inline i64 size(const Template& of) { return static_cast<i64>(of.words.size()); }
 
-// Writes the words of a template, relocated. base(i) is the i-th base; first and count are by domain.
+// Writes the relocated words of a template. base(i) is the i-th base; first and count are indexed by domain.
 template <class Base> void fill(const Template& from, u32* out, Base base, const i64* first, const i64* count)
 {
     std::memcpy(out, from.words.data(), from.words.size() * sizeof(u32));

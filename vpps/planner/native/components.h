@@ -25,7 +25,7 @@ public:
     void add(i32 number) { numbers_.push_back(number); }
     void end_list() { ends_.push_back(numbers_.size()); }
 
-    // Begin of the numbers added since the last end_list().
+    // Start of the numbers added since the last end_list().
     std::vector<i32>::iterator unfinished() { return numbers_.begin() + static_cast<std::ptrdiff_t>(ends_.back()); }
     std::vector<i32>::iterator end() { return numbers_.end(); }
 
@@ -36,10 +36,10 @@ private:
     std::vector<size_t> ends_;
 };
 
-// Strongly connected components of "reads from", in topological order: sources first.
+// Strongly connected components of the "reads from" relation, in topological order: sources first.
 class Components {
 public:
-    // `sources`: by block, the blocks that it reads, in ascending order.
+    // `sources`: for each block, the blocks that it reads, in ascending order.
     void find(const Ragged& sources, i64 n_blocks)
     {
         n_ = 0;
@@ -84,7 +84,7 @@ private:
         path_.push_back({block, 0});
     }
 
-    // Tarjan's algorithm (1972) without recursion. Blocks on the stack are visited and have no component yet.
+    // Tarjan's algorithm (1972) without recursion. Blocks on the stack have been visited and have no component yet.
     void search(const Ragged& sources, i32 root)
     {
         visit(root);
@@ -107,7 +107,7 @@ private:
         }
     }
 
-    // Makes a component of the blocks on the stack from `first` on.
+    // Turns the blocks on the stack, from `first` on, into a component.
     void close(const Ragged& sources, i32 first)
     {
         const auto begin = std::find(stack_.rbegin(), stack_.rend(), first).base() - 1;

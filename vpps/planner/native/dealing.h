@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-// A connected component of the vertices of a graph.
+// A connected component of a graph's vertices.
 struct ConnectedComponent {
     i64 work, first_call;  // floats; recording index of its first vertex
     i32 root;              // a vertex that identifies it
@@ -14,8 +14,8 @@ struct ConnectedComponent {
 
 class Dealing {
 public:
-    // Assigns the largest component first, each to the least loaded group (Graham 1969). If there are many components,
-    // the smallest ones fill each group in turn up to the mean load. `total`: work of all; `group_of`: by root.
+    // Assigns components, largest first, each to the least loaded group (Graham 1969). If there are many components,
+    // the smallest ones fill each group in turn up to the mean load. `total`: the total work; `group_of`: by root.
     void deal(std::vector<ConnectedComponent>& components, i64 total, i64 n_groups, std::vector<i32>& group_of)
     {
         std::sort(components.begin(), components.end(), [](const ConnectedComponent& a, const ConnectedComponent& b) {

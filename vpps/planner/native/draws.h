@@ -28,7 +28,7 @@ public:
             usual_[k] = first_of(static_cast<i64>(k));
         numbers_.resize(n_calls);
         for (i64 k = 0; k < n_calls;) {
-            const i64 example = example_[k];  // often equal to that of its neighbours
+            const i64 example = example_[k];  // often the same as for its neighbours
             if (example == NO_EXAMPLE) {  // a constant draws nothing
                 k++;
                 continue;
@@ -49,10 +49,10 @@ private:
     static constexpr i64 NO_EXAMPLE = std::numeric_limits<i64>::min();
     std::vector<i64> example_;
     std::vector<u32> numbers_;
-    // By example, the number of its next vertex. Large example numbers are rare, so they are in a map.
+    // For each example, the number of its next vertex. Large example numbers are rare, so they are kept in a map.
     std::array<u32, 1024> usual_;
     std::map<i64, u32> others_;
-    u32 behind_ = 0;  // number of a vertex after those of known examples, minus its recording index
+    u32 behind_ = 0;  // vertices after all known examples: the vertex's number minus its recording index
 
     static u32 first_of(i64 example) { return static_cast<u32>(example + 1) * static_cast<u32>(EXAMPLE_STEP); }
 

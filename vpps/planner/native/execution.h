@@ -2,23 +2,23 @@
 #pragma once
 
 // A *component* is a set of types (cells) that read each other, directly or not. Claim: running an optimal sequence of
-// batches of each component, in topological order, is an optimal sequence for the whole graph. Proof:
+// batches for each component, in topological order, is optimal for the whole graph. Proof:
 //
 // - Take any sequence of types that runs the whole graph, and keep only the types of one component. The result runs the
-//   whole component. By induction, each vertex of the component runs no later than before: alone it waits for fewer
-//   vertices, and these belong to the component.
+//   whole component. By induction, each vertex of the component runs no later than before: it waits for fewer vertices,
+//   all of them in the component.
 // - Sequences of the components in topological order run the whole graph, as no component reads from a later one.
 //
 // Each batch has one type, which is in one component, so lengths add up: no sequence is shorter than the sum of the
-// shortest sequences of the components. A cell on no cycle is one batch; a recurrence of a single cell has one batch
-// per level. Only recurrences of two or more cells leave a choice, and their policy need not see the rest of the graph.
+// shortest sequences of the components. A cell on no cycle takes one batch; a recurrence of a single cell takes one
+// batch per level. Only recurrences of two or more cells require a policy, which need not see the rest.
 
 #include "typed_graph.h"
 
 // State of an execution: the ready vertices, the executed vertices and their stages.
 //
-// A kernel pays for barriers, not batches. So a batch joins the first stage after the stages of everything that it
-// reads. That may be an earlier stage than the previous batch's. Batches of one type in one stage form one step.
+// In a kernel, barriers cost time and batches do not. So a batch joins the first stage after the stages of all its
+// operands. That stage may precede the previous batch's. Batches of one type in one stage form one step.
 class Execution {
 public:
     struct Batch {
@@ -60,7 +60,7 @@ public:
     i64 ready(i64 type) const { return queues_[type].end - queues_[type].begin; }
     const i32* ready_of(i64 type) const { return ready_.data() + queues_[type].begin; }
 
-    // Returns the best of the types with a ready vertex; the first one of equals.
+    // Returns the best type among those with a ready vertex; the first one if several are equal.
     template <class Better> i32 best_ready(Better&& better) const
     {
         i32 found = -1;
@@ -70,9 +70,9 @@ public:
         return found;
     }
 
-    // True if policy "critical" prefers `type` to `other`, a smaller number. Criteria in this order: the longer path
-    // from a ready vertex; a batch that is sure to shorten the longest chain of its type, because all vertices that
-    // start such a chain are ready; more ready vertices. Requires start with `ranks`.
+    // True if policy "critical" prefers `type` to `other`, which has a smaller number. Criteria in this order: the
+    // longer path from a ready vertex; a batch that is sure to shorten the longest chain of its type, because all
+    // vertices that start such a chain are ready; more ready vertices. Requires start with `ranks`.
     bool is_more_critical(i64 type, i64 other) const
     {
         const i32 mine = queues_[type].highest, others = queues_[other].highest;
@@ -87,8 +87,8 @@ public:
         execute(graph, type, [](i32) {});
     }
 
-    // Executes all ready vertices of a type, in the first stage after those of everything that they read. Calls
-    // passes(reader) for each of their outgoing edges.
+    // Executes all ready vertices of a type, in the first stage after those of their operands. Calls passes(reader) for
+    // each of their outgoing edges.
     template <class Passes> void execute(const TypedGraph& graph, i32 type, Passes&& passes)
     {
         Queue& queue = queues_[type];
@@ -120,7 +120,7 @@ public:
         }
     }
 
-    // Executes a whole graph, each vertex in the first stage after those of its own operands.
+    // Executes a whole graph, each vertex in the first stage after those of its operands.
     void by_level(TypedGraph& graph)
     {
         start(graph);
@@ -200,7 +200,7 @@ private:
     }
 };
 
-// By type, the number of remaining vertices that depend on no other one of the type: |Frontier(G^a)| in ED-Batch, 2.2.
+// Counts each type's remaining vertices that depend on no other vertex of the type: |Frontier(G^a)| in ED-Batch, 2.2.
 class Subgraphs {
 public:
     // Counts the vertices that are not executed.
@@ -227,8 +227,8 @@ public:
 
     i64 operator[](i64 type) const { return counts_[type]; }
 
-    // Executes a type and updates the counts. Each edge from an executed vertex is one dependence on the type less. A
-    // reader without any left joins the frontier if it has the type; otherwise its own readers lose a dependence too.
+    // Executes a type and updates the counts. Each edge from an executed vertex removes one dependence on the type. A
+    // reader without dependences joins the frontier if it has that type; otherwise its readers lose a dependence, too.
     void execute(const TypedGraph& graph, Execution& run, i32 type)
     {
         const i64 n_types = n_types_;

@@ -18,7 +18,7 @@ struct List {
     const i64 *ends, *elements;
 };
 
-// The vertices of a cell, or of a part of a cell.
+// The vertices of a cell, or of one part of it.
 struct Vertices {
     i64 n = 0;
     Column calls{}, levels{};
@@ -46,7 +46,7 @@ template <class Do> inline void for_operand(const Vertices& b, i64 operand, Do&&
             act(xs.elements[e], v);
 }
 
-// Calls act(value) for every value of an operand of one vertex.
+// Calls act(value) for every value that one vertex reads through an operand.
 template <class Do> inline void for_operand_of(const Vertices& b, i64 operand, i64 vertex, Do&& act)
 {
     const auto n_args = static_cast<i64>(b.args.size());
@@ -69,17 +69,17 @@ struct RecordedBlock : Vertices {
     const RecordedCell* cell = nullptr;
     i64 first_vertex = 0, first_kind = 0, first_operand = 0;  // numbered through all blocks
     i64 n_needed = 0;
-    std::vector<u8> unread;  // by output: 1 if no needed vertex reads it, while others of the block are read
+    std::vector<u8> unread;  // by output: 1 if no needed vertex reads it, but another output of the block is read
 
     i64 rank = 0;            // the stage of a vertex is rank + local
     std::vector<i32> local;
     i64 top = 0;             // the largest local stage
     i64 last = 0;            // the last stage of its recurrence
     bool recurrent = false;
-    std::vector<u8> crossed; // if recurrent: flags of gathered operands, then of scattered outputs
+    std::vector<u8> crossed; // if recurrent: flags for gathered operands, then for scattered outputs
     std::vector<std::vector<i64>> made_ends;
 
-    // Returns the ends of the lists of a list argument, given their lengths: the prefix sum, starting with 0.
+    // Returns the ends of a list argument's lists, given their lengths: the prefix sum, starting with 0.
     const i64* ends_of(size_t list, const i64* lengths)
     {
         made_ends.resize(std::max(made_ends.size(), list + 1));
@@ -98,8 +98,8 @@ public:
 
     Components components;
 
-    // Sets the values that are in the pool before the launch: addresses of the first values, or NOWHERE. One vertex, of
-    // an empty cell, stands for all their producers.
+    // Sets the values that are in the pool before the launch. `addresses`: those of the first n values, or NOWHERE. One
+    // vertex of an empty cell stands for all their producers.
     void take_present(const RecordedCell& cell, const u32* addresses, i64 n)
     {
         const u32* first = std::find_if(addresses, addresses + n, is_there);
@@ -119,7 +119,7 @@ public:
     // Numbers vertices and outputs. Returns false if values or calls are missing or duplicate: the graph is unusable.
     bool number()
     {
-        i64 calls = 0;  // their sum: a duplicate call is smaller than the missing one, so the sum is wrong
+        i64 calls = 0;  // their sum; wrong if a call is duplicated, because the missing call is larger
         n_vertices = n_kinds_ = n_operands_ = 0;
         of_value_.assign(n_values, {-1, -1});
         block_of_kind_.clear();
@@ -147,7 +147,7 @@ public:
         for (i64 value = 0; value < n_present_; value++)
             if (is_there(present_[value]))
                 of_value_[value] = {static_cast<i32>(n_vertices - 1), static_cast<i32>(n_kinds_ - 1)};
-        const i64 n = n_vertices - has_present();  // they are the last of the graph's calls
+        const i64 n = n_vertices - has_present();  // these are the graph's last calls
         return calls == n * (2 * n_calls - n - 1) / 2;
     }
 
@@ -258,7 +258,7 @@ public:
 
     i64 producer(i64 value) const { return of_value_[value].vertex; }  // numbered through all blocks
 
-    // The kinds of values that an operand of a block reads, and the blocks that a block reads; in ascending order.
+    // The kinds of values that a block's operand reads, and the blocks that a block reads, in ascending order.
     Ragged::Span kinds(const RecordedBlock& b, i64 operand) const { return kinds_[b.first_operand + operand]; }
     Ragged::Span sources(i64 block) const { return sources_[block]; }
 
@@ -288,7 +288,7 @@ public:
                 find_crossed(k);
     }
 
-    // Keeps recurrent cells in the parts that they had. The new end of a growing graph may have fewer or other cycles.
+    // Keeps recurrent cells in their previous parts. The new end of a growing graph may have fewer or different cycles.
     void keep_crossed()
     {
         for (RecordedBlock& b : *this) {
@@ -333,7 +333,7 @@ public:
     }
 
 private:
-    // Records the values that are read. Local pointers stay in registers; byte stores could alias members.
+    // Records the values that are read. Local pointers are kept in registers; byte stores could alias members.
     struct Reader {
         const Producer* of_value;
         u64 n_values;
@@ -399,7 +399,7 @@ private:
         visit_all(stack_, visit);
     }
 
-    // Marks the operands of a block that read its own recurrence, and the outputs that they read.
+    // Marks the operands of a block that read from its own recurrence, and the outputs that they read.
     void find_crossed(i64 block)
     {
         RecordedBlock& reader = blocks[block];

@@ -1,5 +1,5 @@
-// Schedule "vector" for groups of virtual processors: each group has its own steps and its own barriers.
-// Barriers of all groups surround the vertices that the first group runs for all (grouping.h).
+// Schedule "vector" for groups of virtual processors: each group has separate steps and barriers.
+// Barriers across all groups surround the vertices that the first group runs for all groups (grouping.h).
 #pragma once
 
 #include "vector_schedule.h"
@@ -32,7 +32,7 @@ public:
 
     void report() { launch_.write_once(Origin::LOSS, launch_.model.loss); }
 
-    // A barrier of all groups precedes this already.
+    // A barrier across all groups already precedes this.
     void end_backward() {}
 
     void meet(Reason reason)

@@ -10,14 +10,14 @@
 class Grouping {
 public:
     std::vector<i32> group;      // by vertex, numbered through all blocks
-    i64 first_own = 0;           // first stage after those of shared sources
+    i64 first_own = 0;           // first stage after the shared sources
     i64 first_joining = 0;       // first stage of joining vertices
     i64 n_components = 0;        // connected components that have any work
-    std::vector<i64> loads;      // by group: floats that its vertices compute with in forward
+    std::vector<i64> loads;      // by group: floats that its vertices process in forward
 
     // Assigns the vertices of a graph. Shifts its stages: shared sources come first, joining vertices last.
     //
-    // `weights`: the parts of each block's cell, which hold its work; `runs`: by vertex, 1 if it runs; null if all run.
+    // `weights`: the parts of each block's cell, which give its work; `runs`: by vertex, 1 if it runs; null if all run.
     void find(Graph& graph, const std::vector<const Parts*>& weights, i64 n_groups, const u8* runs)
     {
         n_groups_ = n_groups;
@@ -43,7 +43,7 @@ public:
     }
 
 private:
-    // Thresholds: sources with more readers than this are tried as shared sources, one threshold after the other.
+    // Thresholds to try in turn: sources with more readers become shared sources.
     static constexpr i64 MOST_READERS[] = {64, 16, 4, 0};
     static constexpr double EVEN = 1.25, WORTH_A_BARRIER = 0.8;
 
@@ -52,7 +52,7 @@ private:
         std::vector<i32> group;
         std::vector<u8> first;  // shared sources that several groups read: they must run first
         std::vector<i64> loads;
-        double time = 0;        // work until the last group has finished
+        double time = 0;        // work before the last group finishes
         i64 n_shared = 0, n_components = 0;
     };
 
@@ -62,7 +62,7 @@ private:
     std::vector<i32> readers_;  // by source: number of times its values are read
     std::vector<i32> parent_, stack_;
     std::vector<i64> first_call_, work_of_root_;  // by root: recording index of its first vertex; floats
-    std::vector<i32> own_;                        // the root of each vertex; for a shared source, the root of a reader
+    std::vector<i32> own_;                        // the root of each vertex; for a shared source, a reader's root
     std::vector<ConnectedComponent> components_;
     std::vector<i32> group_of_root_;
     Dealing dealing_;
@@ -145,7 +145,7 @@ private:
                 std::fill_n(readers_.begin() + b.first_vertex, b.n, 0);
     }
 
-    // Assigns components. If that makes work more even, sources with many readers do not connect.
+    // Assigns components. Disconnects sources with many readers if this makes the work more even.
     void deal(const Graph& graph)
     {
         shared_.assign(graph.n_vertices, 0);
@@ -169,7 +169,7 @@ private:
         n_components = best_.n_components;
     }
 
-    // Assigns components, without edges from shared sources.
+    // Assigns components, ignoring edges from shared sources.
     void deal(const Graph& graph, i64 n_shared, Division& into)
     {
         find_components(graph, n_shared);
@@ -209,7 +209,7 @@ private:
             for_edges(graph, [&](i32 producer, i32 reader) {
                 if (!shared_[producer])
                     return;
-                const bool first = own_[producer] == producer;  // still itself: it has no reader's root yet
+                const bool first = own_[producer] == producer;  // no reader's root has been assigned yet
                 if (first || first_call_[own_[reader]] < first_call_[own_[producer]])
                     own_[producer] = own_[reader];
             });

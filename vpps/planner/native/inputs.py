@@ -1,4 +1,4 @@
-"""Passes a graph to the compiled planner: addresses of the columns of its blocks."""
+"""Passes a graph to the compiled planner, as addresses of its blocks' columns."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ for given, written in (BlockInput, BLOCK), (ListInput, LIST):
 
 
 class BatchInputs:
-    """The blocks of a graph. Release it after planning: until then the graph cannot grow.
+    """The blocks of a graph. Release this object after planning: until then the graph cannot grow.
 
     Args:
-        number: callback that returns the compiled planner's number of a cell.
-        since: number of first vertices of the graph to leave out.
+        number: callback that returns the compiled planner's number for a cell.
+        since: number of vertices to leave out at the start of the graph.
 
     Attributes:
-        cells: cells of the blocks.
+        cells: the blocks' cells.
         at: address of the description: for each block a BlockInput, followed by a ListInput for each of its lists.
     """
 
@@ -120,7 +120,7 @@ class BatchInputs:
             found += (ends, 0, elements)
 
     def _of_ints(self, ints: Any) -> int:
-        """Return the address of a list's numbers, which are copied, or of the compiled recorder's buffer."""
+        """Return the address of a copy of a list's numbers, or of the compiled recorder's buffer."""
         if not len(ints):
             return 0
         found = c_char.from_buffer(array("q", ints) if type(ints) is list else ints)
@@ -128,7 +128,7 @@ class BatchInputs:
         return addressof(found)
 
     def _addresses(self, *found: NDArray[Any]) -> Sequence[int]:
-        """Return the address of each array, 0 if it is empty. Contiguous arrays are not copied."""
+        """Return the address of each array, or 0 if it is empty. Contiguous arrays are not copied."""
         try:
             return arrays.addresses(*found)
         except (TypeError, ValueError):

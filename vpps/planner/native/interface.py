@@ -44,24 +44,24 @@ class Call(Structure):
         examples: address of ExamplesInputs.
         account: 1 if `vpps_account` and `vpps_map` will be called for this plan, else 0.
         blocks: address of a BlockInput for each block, followed by a ListInput for each of its lists.
-        hyper_of: per parameter, the number of its set of hyper-parameters; then the size of a set.
-        held: per parameter, a byte that is 1 if the pool holds its gradient; 0 instead of an address if none is held.
-        held_rows: per table with held gradients: parameter, number of rows, address of the row numbers.
-        given_rows: per table whose gradients the caller writes before the launch: the same three numbers.
+        hyper_of: the number of each parameter's set of hyper-parameters; then the size of a set.
+        held: address of a byte per parameter, 1 if the pool holds its gradient; address 0 if none is held.
+        held_rows: for each table with held gradients: parameter, number of rows, address of the row numbers.
+        given_rows: the same three numbers for each table whose gradients the caller writes before the launch.
         seeded: 1 if the caller writes the gradients of the wanted values (`seeds`) between two launches, forward and
-            the rest; 0 if a loss is wanted. With seeds but no wanted values, plan only the end of a launch.
-        seeds, seeds_at: offsets of the seeds, and the address in the pool of all n_seed_floats of them.
-        stays: 1 if all computed values stay in the pool after inference.
-        present, n_present, present_stop: addresses (u32) of the first values of the graph, NOWHERE for those still to
-            compute, and the first free address of the pool. Blocks may leave out vertices whose values are present.
-        script, addresses, touched, tables, cells: buffers for results; `tables` for UsedTables, `cells` for the id of
-            each cell, or ~id if the cell runs late.
+            the rest; 0 if a loss is wanted. With seeds but no wanted values, only the end of a launch is planned.
+        seeds, seeds_at: offsets of the seeds, and the pool address of all their n_seed_floats floats.
+        stays: 1 to keep all computed values in the pool after inference.
+        present, n_present, present_stop: addresses (u32) of the graph's first values, NOWHERE for those still to
+            compute, and the pool's first free address. Blocks may leave out vertices whose values are present.
+        script, addresses, touched, tables, cells: buffers for results; `tables` for UsedTables, `cells` for each cell's
+            id, or ~id if the cell runs late.
         grouping: buffer for a GroupingResult and the loads, if there are groups of virtual processors.
-        torn: 1 if the loss depends on some, but not all, of the parameters of a stack.
+        torn: 1 if the loss depends on some, but not all, parameters of a stack.
         entries: position of the entry points of all launches after the first.
-        input_gradients: address of an IntPair for each value of an input that wants its gradient: value and address, or
+        input_gradients: address of an IntPair for each input value whose gradient is requested: value and address, or
             ZERO if no gradient flows into it. Valid until the next plan.
-        new_block, key, n_key, new_pair: subject of a request, see Status; `new_pair` is the address of a Pair.
+        new_block, key, n_key, new_pair: subject of a request (see Status); `new_pair` is the address of a Pair.
     """
 
 
@@ -69,12 +69,12 @@ class Status(IntEnum):
     """Result of `plan`: success, an error, or a request for missing facts."""
 
     DONE = 0
-    MORE_MEMORY = auto()  # a buffer is too small: `words` or `n_all_values` says the size needed
+    MORE_MEMORY = auto()  # a buffer is too small: `words` or `n_all_values` is the required size
     NO_GRADIENT = auto()  # the loss depends on nothing trainable
     NO_VALUE = auto()  # `new_block`, or the caller if that is -1, reads a value that no vertex computes
     NO_MEMORY = auto()  # out of host memory
     TORN = auto()  # calls or values are missing or duplicate: threads recorded at the same time
-    NEW_BLOCK = auto()  # request: the parts, for `key`, of the cell of `new_block`
+    NEW_BLOCK = auto()  # request: for `key`, the parts of `new_block`'s cell
     NEW_PAIR = auto()  # request: the answer for the Pair at `new_pair`
 
 
@@ -88,13 +88,13 @@ class Following(IntEnum):
 
 @fields(ints="after before group following")
 class Pair(Structure):
-    """Question: may a step of cell `after` begin while others execute `group` of cell `before`? With a Following."""
+    """Question: may a step of cell `after` begin while others execute `group` of cell `before`? See `Following`."""
 
 
 @fields(ints="n_args n_ints n_lists n_outputs linear", words="digest")
 class CellInput(Structure):
-    """A cell: numbers of its vector, int and list arguments and of its outputs; its kind as a Linear, or -1; its digest
-    for learned policies."""
+    """A cell: how many vector, int and list arguments and outputs it has; its kind as a Linear, or -1; its digest for
+    learned policies."""
 
 
 @fields(
@@ -104,24 +104,24 @@ class CellInput(Structure):
     """
 )
 class BlockInput(Structure):
-    """A block: its cell, the words of its constants, the number of its vertices, and the address and stride of each
-    column. The columns of arguments are adjacent."""
+    """A block: its cell, its constants' words, its number of vertices, and the address and stride of each column.
+    Argument columns are adjacent."""
 
 
 @fields(ints="ends lengths elements")
 class ListInput(Structure):
-    """A list argument of a block: addresses of the ends of the lists (or 0), their lengths, and their elements."""
+    """A block's list argument: addresses of the lists' ends (or 0), their lengths, and their elements."""
 
 
 @fields(ints="first n number numbers")
 class ExamplesInput(Structure):
-    """The examples of n vertices from recording index `first` on. `numbers` is the address of one number per vertex, or
-    0 if all have `number`: -1 for no example, UNNUMBERED for a constant."""
+    """The examples for n vertices from recording index `first` on. `numbers` is the address of one number per vertex,
+    or 0 if `number` applies to all: -1 for no example, UNNUMBERED for a constant."""
 
 
 @fields(ints="parameter rows gradient offsets numbers idle")
 class UsedTable(Structure):
-    """The used rows of a lookup table: their number, and the addresses of their data (update.UsedRows)."""
+    """A lookup table's used rows: how many there are, and the addresses of their data (update.UsedRows)."""
 
 
 @fields(ints="first_own first_joining n_components")
@@ -137,7 +137,7 @@ LaunchPhase = IntEnum("LaunchPhase", "FORWARD BACKWARD GRADIENTS UPDATE", start=
 
 
 class Origin(IntEnum):
-    """Origin of a section of a script, with the meaning of its fields `a` and `b`."""
+    """Origin of a script section, with the meaning of its fields `a` and `b`."""
 
     FORWARD = 0  # a cell's instruction group: a = level between barriers, b = index in the level
     BACKWARD = auto()  # a, b as for FORWARD
@@ -197,13 +197,13 @@ class SectionResult(Structure):
     """
 )
 class AccountResult(Structure):
-    """Addresses and lengths of the arrays of a plan's account.
+    """Addresses and lengths of the arrays in a plan's account.
 
     Attributes:
         streams: IntPairs: position of each stream in the script, and the number of its sections.
         sections: SectionResults of all streams, in order.
         rows: rows of all sections, in order.
-        lists, allocated: IntPairs: spans of the script with lists, and spans of the pool, for the whole launch.
+        lists, allocated: IntPairs: spans of the script with lists, and pool spans allocated for the whole launch.
         periods: IntPairs: position and number of each period.
     """
 
@@ -218,7 +218,7 @@ class MemoryResult(Structure):
     Attributes:
         blocks: address of a BlockResult for each block.
         arrays: start, stop, first and last period, and group of each array with a lifetime.
-        stop: end of the memory of all slabs.
+        stop: end of the slabs' memory.
         end: the last period.
     """
 
@@ -236,12 +236,12 @@ class BlockResult(Structure):
 
     Attributes:
         cell: number of the encoded cell.
-        calls, values: by vertex; `values` has one such array per output.
+        calls, values: by vertex; `values` has one array per output.
         order: by row.
         stage, group, first, count: by step; `first` and `count` by step and domain.
-        bases: by step: bases of the slabs, then of slabs of other parts, then from index `operands` the two words of
-            each operand.
-        lists: positions in the script, in the order of EncodedCell.keys.
+        bases: by step: bases of the slabs, then of other parts' slabs, then, from index `operands`, each operand's two
+            words.
+        lists: positions in the script, in the same order as EncodedCell.keys.
     """
 
 
@@ -250,7 +250,7 @@ class BlockResult(Structure):
 
 @fields(ints="n n_types n_edges types levels producers readers")
 class GraphInput(Structure):
-    """A typed graph: types and levels of the vertices, and the two ends of every edge."""
+    """A typed graph: the vertices' types and levels, and the two ends of every edge."""
 
 
 @fields(
@@ -259,7 +259,7 @@ class GraphInput(Structure):
     floats="alpha rate epsilon least_epsilon decay",
 )
 class SettingsInput(Structure):
-    """Settings of learning, see vpps.planner.native.typed_graphs.LearningSettings."""
+    """Settings for learning; see vpps.planner.native.typed_graphs.LearningSettings."""
 
 
 @fields(ints="n_batches n_stages n_steps unseen")
@@ -269,21 +269,21 @@ class BatchesResult(Structure):
 
 @fields(ints="trials n_steps n_stages bound n_numbers")
 class AutomatonResult(Structure):
-    """Result of learning: trials, steps and stages with the best automaton, lower bound of batches, automaton size."""
+    """Result of learning: trials, steps and stages with the best automaton, lower bound on batches, automaton size."""
 
 
 # ---- functions
 
 FUNCTIONS = (
-    # Creates a planner for a policy and for placed parameters (ModelDescriptor). A learned policy has automata
-    # (LearnedPolicy.numbers). Returns null if the name is unknown or the numbers are malformed.
+    # Creates a planner for a policy and placed parameters (ModelDescriptor). `automata`: see LearnedPolicy.numbers.
+    # Returns null if the name is unknown or the numbers are malformed.
     "void* vpps_planner(const char* policy, const i64* automata, i64 n_automata, const i64* model, i64 n_model)",
     "void vpps_planner_free(void* planner)",
     # Adds a cell and returns its number.
     "i64 vpps_planner_cell(void* planner, const CellInput* cell)",
-    # Sets the parts of a cell for a key. Returns 0 if the numbers are malformed.
+    # Sets a cell's parts for a key. Returns 0 if the numbers are malformed.
     "i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key, const i64* numbers, i64 n)",
-    # Answers the question of a Pair.
+    # Answers a Pair's question.
     "void vpps_planner_pair(void* planner, const Pair* pair, i64 answer)",
     "Status vpps_plan(void* planner, Call* call)",
     # Returns the account of the latest plan, if its call set `account`. Valid until the next plan.
@@ -294,7 +294,7 @@ FUNCTIONS = (
     # if the policy is unknown or the automaton is malformed.
     "i64 vpps_batches(const GraphInput* given, const char* policy, const i64* automaton, i64 n_automaton, "
     "i64* sequence, i64* stages, BatchesResult* found)",
-    # Returns a lower bound of the number of batches of a graph.
+    # Returns a lower bound on a graph's number of batches.
     "i64 vpps_lower_bound(const GraphInput* given)",
     # Learns an automaton and returns a handle; vpps_learned copies the automaton and frees the handle.
     "void* vpps_learn(const GraphInput* given, const SettingsInput* settings, AutomatonResult* found)",

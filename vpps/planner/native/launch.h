@@ -5,7 +5,7 @@
 #include "reach.h"
 #include "streams.h"
 
-// Relocation values of the instructions that belong to no cell.
+// Relocation values for the instructions that belong to no cell.
 class FrameValues {
 public:
     i64& operator[](Frame relocation) { return values_[static_cast<i64>(relocation)]; }
@@ -25,7 +25,7 @@ struct Launch {
     Streams streams{model, script};
     Account* account = nullptr;  // null if not requested
     i64 cursor = 0;  // first free address of the pool
-    i64 names = 0;   // bit mask of the instructions that belong to no cell
+    i64 names = 0;   // bit mask of instructions that belong to no cell
     FrameValues frame;
 
     explicit Launch(const Model& of) : model(of) {}
@@ -43,7 +43,7 @@ struct Launch {
 
     // ---- for the account: context of the next instructions
 
-    // Sets the origin of the next instructions.
+    // Sets the origin for the next instructions.
     void note(Origin made, i64 a = 0)
     {
         if (account)
@@ -64,14 +64,14 @@ struct Launch {
         if (account)
             settled().begin_phase(during);
     }
-    // Sets the reason of the next barriers.
+    // Sets the reason for the next barriers.
     void set_reason(Reason reason)
     {
         if (account)
             settled().set_reason(reason, 0);
     }
 
-    // Allocates memory of the pool for the whole launch.
+    // Allocates pool memory for the whole launch.
     i64 take(i64 floats)
     {
         const i64 start = cursor;
@@ -113,7 +113,7 @@ struct Launch {
         streams.reset(account);
     }
 
-    // Adds room for instructions of one stream, or of all. The words may change until the next instructions begin.
+    // Adds room for instructions in one stream, or in all. The words may change until the next instructions begin.
     u32* room(i64 n, i64 stream = ALL)
     {
         return stream == ALL ? streams.add_for_all(n) : streams.add(stream, n);
@@ -146,7 +146,7 @@ struct Launch {
         ::fill(group, words, base_of, first, count);
     }
 
-    // Writes an instruction group of a step, for the virtual processors that run the step.
+    // Writes one of a step's instruction groups, for the virtual processors that run the step.
     void write_step(const Block& b, const Template& group, i64 step)
     {
         const i64 at = step * b.domains();
@@ -166,7 +166,7 @@ struct Launch {
         return words;
     }
 
-    // Loads the used weights into the chip.
+    // Loads the used weights onto the chip.
     void load(bool training)
     {
         for (const Load& load : model.loads)
@@ -197,7 +197,7 @@ struct Launch {
         return true;
     }
 
-    // Returns the addresses of the account, which are valid until the next plan.
+    // Returns the addresses of the account's arrays, which are valid until the next plan.
     void report(AccountResult& into) { noted_.report(streams.begins, into); }
 
 private:
@@ -217,14 +217,14 @@ private:
                           static_cast<i64>(during)};
     }
 
-    // Writes pending instructions for all streams, which have the previous origin, and returns the account.
+    // Writes the pending instructions for all streams, which belong to the previous origin; returns the account.
     RARELY Account& settled()
     {
         streams.give_to_all();
         return *account;
     }
 
-    // Writes the entry points of a launch: virtual processors share the streams evenly.
+    // Writes a launch's entry points: virtual processors share the streams evenly.
     void enter(i64 at, const i64* begins, size_t n_streams)
     {
         const auto n = static_cast<size_t>(n_entries());

@@ -8,7 +8,7 @@ public:
     explicit LaunchEnd(Launch& launch) : launch_(launch), tables_(launch), hyper_(launch.model.parameters.size()) {}
 
     // Finds the parameters that have a gradient from this batch. Returns true if there is a requested gradient;
-    // gradients of inputs do not count in a step that only concerns parameters.
+    // input gradients do not count in a step that only concerns parameters.
     bool touch()
     {
         const size_t n = launch_.model.parameters.size();
@@ -20,7 +20,7 @@ public:
         tables_.reset();
         gives_to_inputs_ = false;
         const std::vector<u8>& reached = launch_.reach.parameters;
-        bool any = launch_.rows.n_blocks == 0;  // the caller gives the gradients
+        bool any = launch_.rows.n_blocks == 0;  // the caller provides the gradients
         any |= tables_.take() || std::find(reached.begin(), reached.end(), 1) != reached.end();
         for (const Block& b : launch_.rows) {
             if (!b.n_needed)
@@ -36,7 +36,7 @@ public:
     // True if inputs get gradients.
     bool gives_to_inputs() const { return gives_to_inputs_; }
 
-    // Places the lists of the end: hyper-parameters, used rows of tables.
+    // Places the lists that the end needs: hyper-parameters, used rows of tables.
     void place()
     {
         if (launch_.call->updates)
@@ -83,19 +83,19 @@ private:
     Launch& launch_;
     UsedTables tables_;
     bool gives_to_inputs_ = false;
-    i64 idle_hyper_ = 0;      // position of the hyper-parameters that change nothing, if there are averages
+    i64 idle_hyper_ = 0;      // position of hyper-parameters that leave weights unchanged, if there are averages
     std::vector<i64> hyper_;  // by parameter: position of its hyper-parameters
     enum : u8 { HAS_GRADIENT = 1, STEPS = 4 };  // flags that the caller reads (plan.py)
     std::vector<u8> touched_, held_, written_, stepped_;
     std::vector<const Gradient*> last_;
     struct Partials {
-        i64 tiles = 0, sums = 0, stored = 0;  // addresses in the pool; number of partial tiles per tile
+        i64 tiles = 0, sums = 0, stored = 0;  // two addresses in the pool; number of partial tiles per tile
     };
-    std::vector<Partials> partials_;  // by gradient of all blocks
+    std::vector<Partials> partials_;  // by gradient, across all blocks
 
     void place_hyper()
     {
-        const i64* of = pointer<const i64>(launch_.call->hyper_of);  // by parameter: its set; then the size of a set
+        const i64* of = pointer<const i64>(launch_.call->hyper_of);  // by parameter: its set; then a set's size
         const size_t n = hyper_.size();
         const i64 each = of[n];
         const i64 at = launch_.script.size;
@@ -121,7 +121,7 @@ private:
 
     bool has_gradient(size_t p) const { return touched_[p] || held_[p]; }
 
-    // True if an update steps the parameter. If not, the loss does not depend on it (in PyTorch: its gradient is None).
+    // True if an update changes the parameter. If not, the loss does not depend on it (PyTorch: its gradient is None).
     bool moves(size_t p) const
     {
         return launch_.model.parameters[p].is_table ? tables_.present(p) : held_[p] || launch_.reach.parameters[p];
@@ -154,7 +154,7 @@ private:
     bool tiles()
     {
         bool any = false;
-        i64 turn = 0;  // virtual processor of the first tile, so that all make equally many
+        i64 turn = 0;  // virtual processor of the first tile, so that all compute the same number of tiles
         const Model& model = launch_.model;
         partials_.clear();
         for (const Block& b : launch_.rows) {
@@ -192,7 +192,7 @@ private:
 
     void gradients()
     {
-        size_t first = 0;  // index of the partial tiles of a block's gradients
+        size_t first = 0;  // index of the first partial tiles of a block
         const auto& parameters = launch_.model.parameters;
         written_ = held_;
         stepped_.assign(parameters.size(), 0);
@@ -249,7 +249,7 @@ private:
             if (!moves(p)) {
                 if (!launch_.call->averages)
                     continue;
-                launch_.frame[Frame::HYPER] = idle_hyper_;  // the average still moves
+                launch_.frame[Frame::HYPER] = idle_hyper_;  // the average is still updated
             }
             launch_.write(Origin::STEP, parameter.step, p, none ? launch_.model.no_gradient : 0);
         }

@@ -1,13 +1,13 @@
 // Learns an automaton for a recurrence from one graph: tabular N-step Q-learning (ED-Batch, 2.3).
 //
-// A trial batches the whole graph once. In every state it takes the action of greatest value, or with probability
-// epsilon a random action. In a state without tried actions it does what policy `critical` would do, or `sufficient` if
-// states do not rank types. After the trial, from the last action to the first, the value of each action moves towards
-// the sum of the next N rewards plus the best value N steps later.
+// A trial batches the whole graph once. In every state it takes the action with the greatest value or, with probability
+// epsilon, a random action. In a state without tried actions it follows policy `critical`, or `sufficient` if states do
+// not rank types. After the trial, from the last action to the first, the value of each action is moved towards the sum
+// of the next N rewards plus the best value N steps later.
 //
-// A state does not describe a frontier completely. So values fluctuate, and so does the quality of greedy policies made
-// from them. Greedy policies are tried from time to time, and the best one is kept, not the last. The first candidate
-// is the choice of a trial before any learning.
+// A state does not describe a frontier completely. So values fluctuate, and so does the quality of the greedy policies.
+// Greedy policies are tried from time to time, and the best one is kept, not the last. The first candidate consists of
+// a trial's choices before any learning.
 //
 // The same seed gives the same automaton on all machines: doubles are computed in a fixed order, multiplications and
 // additions are not contracted (library.py, FLAGS), and random numbers come from splitmix64.
@@ -125,7 +125,7 @@ private:
         }
     }
 
-    // Updates the values of a trial's actions, from the last to the first.
+    // Updates the values of a trial's actions, from last to first.
     void learn_from()
     {
         const auto n = static_cast<i64>(taken_.size());
@@ -146,7 +146,7 @@ private:
         }
     }
 
-    // Returns the type of greatest value; the first one of equals.
+    // Returns the type with the greatest value; the first one if several are equal.
     static i32 best(const Values& values)
     {
         i32 found = -1;
@@ -158,7 +158,7 @@ private:
 
     i32 untried() const { return encoding_.ranks() ? state_[1] : nearest(run_, subgraphs_); }
 
-    // Returns the automaton of the latest trial: its last action in each state.
+    // Returns the latest trial as an automaton: its last action in each state.
     Automaton of_trial() const
     {
         Automaton found;
@@ -168,7 +168,7 @@ private:
         return found;
     }
 
-    // Returns the automaton of the greedy policy.
+    // Returns the greedy policy as an automaton.
     Automaton of_values() const
     {
         Automaton found;

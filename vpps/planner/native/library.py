@@ -12,8 +12,8 @@ from vpps.kernel.prebuilt import HostLibrary, installed
 from vpps.kernel.shared_types import bind
 from vpps.planner.native import interface, policy_table
 
-# Contraction is off so that learning gives the same automata on all machines (learning.h). RTTI is off because its
-# runtime is in a library that is not linked everywhere (kernel/ziglang.py).
+# Contraction is off so that learning gives the same automata on all machines (learning.h). RTTI is off because it needs
+# a library that is not linked everywhere (kernel/ziglang.py).
 FLAGS = (
     "-std=c++17",
     "-O3",

@@ -1,17 +1,17 @@
 // Folds the backward of the loss chain, the scalar arithmetic that combines values of vertices into the loss.
 //
-// The chain consists of vertices of its own, such as a sum of losses, its scale, or a mean over a mini-batch. The
+// The chain consists of separate vertices, such as a sum of losses, its scale, or a mean over a mini-batch. The
 // gradients of their operands are constants: in `0.5 * sum(losses)` the gradient of every loss is 0.5. So the planner
 // computes these gradients, in float32 and in the order in which kernels would. Backward begins with the values that
-// the chain reads. No backward depends on the forward of the chain, so that may run late.
+// the chain reads. No backward step depends on the chain's forward, so the chain may run late.
 #pragma once
 
 #include "graph.h"
 
 class LossChain {
 public:
-    std::vector<i64> values;  // the operands of the chain; a value that is read twice is there twice
-    std::vector<u32> words;   // bits of the gradient of the loss with respect to each
+    std::vector<i64> values;  // the chain's operands; a value that is read twice is listed twice
+    std::vector<u32> words;   // bits of the loss gradient with respect to each operand
 
     bool has(i64 block) const { return !in_chain_.empty() && in_chain_[block]; }
 
@@ -36,8 +36,8 @@ public:
 
 private:
     std::vector<u8> in_chain_;
-    std::vector<i64> factor_;  // by block: for a product, the operand that is a number
-    std::vector<i64> pending_;     // a heap of the values of the chain that have a gradient
+    std::vector<i64> factor_;  // by block: for a product, which operand is a number
+    std::vector<i64> pending_;     // a heap of the chain's values that have a gradient
     std::vector<u8> is_pending_;   // by value
     std::vector<float> gradient_;  // by value
 

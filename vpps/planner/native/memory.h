@@ -1,9 +1,9 @@
 // Slab allocator: reuses memory once its last reader has run.
 //
 // The periods of a launch are the stages of forward, then those of backward, then its end; a full barrier closes each
-// period. `Life` defines the lifetime of a slab in periods (vpps/compiler/slabs.py). In training, lifetimes are those
-// of whole blocks, which costs almost no planning time. Gradients of arguments in training, and values in inference,
-// have lifetimes per step: a long chain needs no more memory for them than a short one.
+// period. `Life` defines the lifetime of a slab in periods (vpps/compiler/slabs.py). In training, most lifetimes are
+// per block, which costs almost no planning time. Argument gradients in training, and values in inference, have
+// lifetimes per step: a long chain needs no more memory for them than a short one.
 #pragma once
 
 #include "arena.h"
@@ -17,7 +17,7 @@ public:
     i64 top = 0;  // the last stage
     bool keeps_arrays = false;  // true: record the lifetimes of all arrays, for the memory map
 
-    // The period of a stage's backward. The period of its forward is the stage itself.
+    // The period of a stage's backward. A stage's forward has the stage number as its period.
     i64 backward(i64 stage) const { return 2 * top + 1 - stage; }
     i64 end() const { return 2 * top + 2; }
 
@@ -66,7 +66,7 @@ public:
     }
 
     // Groups of virtual processors do not wait for each other at the end of a stage. So all slabs live to the end,
-    // except scratch memory, and each group has its own scratch memory.
+    // except scratch memory, which is separate for each group.
     void for_training_in_groups(RowsOfBlocks& graph, i64 start)
     {
         begin(graph, start, true);
@@ -81,7 +81,7 @@ public:
                 if (std::find(order_.begin(), order_.end(), b.group_of(s)) == order_.end())
                     order_.push_back(b.group_of(s));
             for (const i64 group : order_) {
-                // A stage can have two steps of a group; only the first has a backward.
+                // A group can have two steps in a stage; only the first has a backward.
                 const auto [begin, end] = steps_of(b, group, 0, n);
                 const auto [other, stop] = steps_of(b, group, n, b.n_steps);
                 take_scratch(b, k, Life::FORWARD, begin, end);
@@ -92,7 +92,7 @@ public:
         settle(graph);
     }
 
-    // `stay`: number of first values that live to the end, in addition to the wanted values.
+    // `stay`: the first `stay` values live to the end, in addition to the wanted values.
     void for_inference(RowsOfBlocks& graph, i64 start, const i64* wanted, i64 n_wanted, i64 stay)
     {
         begin(graph, start, false);
@@ -122,7 +122,7 @@ public:
                 const SlabGroup& slabs = group_of(b, number);
                 const i64 size = floats(slabs, rows_of(b, slabs, step.step));
                 // All groups of virtual processors read the values of shared sources. A step that fills a pause may
-                // write until the next pause, even if no vertex reads the values.
+                // write until the next pause, even if no vertex reads its values.
                 const i64 until = stage < graph.first_own ? never : std::max(stage + b.pause, last[step.step]);
                 m.at[number * b.n_steps + step.step] = arena_.take(size, until);
                 note(step.block, number * b.n_steps + step.step, stage, until);
@@ -215,7 +215,7 @@ private:
 
     static i64 last_stage(const Block& b) { return *std::max_element(b.stage.begin(), b.stage.end()); }
 
-    // Returns begin and end of the steps in [begin, end) that a group of virtual processors runs: they are contiguous.
+    // Returns the range of steps in [begin, end) that a group of virtual processors runs; these steps are contiguous.
     static std::pair<i64, i64> steps_of(const Block& b, i64 group, i64 begin, i64 end)
     {
         while (begin < end && b.group_of(begin) != group)
@@ -226,8 +226,8 @@ private:
         return {begin, stop};
     }
 
-    // Allocates one array that the steps in [begin, end) share, as large as the largest needs, until period `last`
-    // (default: their last stage). All steps up to `stop` get its address: scratch memory of backward has one in each.
+    // Allocates one array that the steps in [begin, end) share, large enough for the largest step, until period `last`
+    // (default: their last stage). All steps up to `stop` get its address, which backward scratch memory needs.
     void take_scratch(const Block& b, i64 k, Life life, i64 begin, i64 end, i64 last = -1, i64 stop = -1)
     {
         const auto& all = groups(b).groups;
@@ -271,8 +271,8 @@ private:
         periods_.erase(std::unique(periods_.begin(), periods_.end()), periods_.end());
     }
 
-    // Frees memory whose lifetime ends before a period; if no barrier precedes the period, before the last executed
-    // one. If nothing is executed in the period, frees nothing, because there may be no barrier.
+    // Frees memory whose lifetime ends before a period or, if no barrier precedes that period, before the last executed
+    // period. If nothing is executed in the period, frees nothing, because there may be no barrier.
     void begin(i64 period)
     {
         const auto at = std::lower_bound(periods_.begin(), periods_.end(), period);
@@ -283,7 +283,7 @@ private:
         arena_.begin(period);
     }
 
-    // Finds, per value, the stage in which its producer runs backward, or top + 1 if it does not.
+    // Finds, for each value, the stage in which its producer runs backward, or top + 1 if it does not.
     void backward_of_values(const RowsOfBlocks& graph)
     {
         readers_.assign(graph.n_values, top + 1);
@@ -304,8 +304,7 @@ private:
         executed_.erase(std::unique(executed_.begin(), executed_.end()), executed_.end());
     }
 
-    // Allocates gradients of arguments until the period after their last reader. Steps reuse idle slots, the largest
-    // first.
+    // Allocates argument gradients until the period after their last reader. Steps reuse idle slots, largest first.
     void take_handed_back(const Block& b, i64 k)
     {
         BlockMemory& m = of_block_[k];
@@ -340,7 +339,7 @@ private:
         }
     }
 
-    // Finds, per group of handed-back slabs and per step, the last period of the lifetime: one after the last reader.
+    // Finds, for each group of handed-back slabs and each step, the lifetime's last period: one after the last reader.
     void handed_back_until(const Block& b, std::vector<std::pair<i32, std::vector<i64>>>& found) const
     {
         const i64 n = b.n_needed_steps;
@@ -405,7 +404,7 @@ private:
         }
     }
 
-    // Sets the bases: in each step, row r of a slab is at base + r * width.
+    // Sets the bases: in each step, row r of a slab starts at base + r * width.
     void settle(RowsOfBlocks& graph)
     {
         for (i64 k = 0; k < graph.n_blocks; k++) {
@@ -431,7 +430,7 @@ private:
             settle_same_row(b);
     }
 
-    // Sets, for each step, the bases of slabs of other parts of the cell.
+    // Sets, for each step, the bases of slabs that belong to other parts of the cell.
     static void settle_same_row(Block& b)
     {
         const i64 n_slabs = b.n_slabs(), n_same_row = static_cast<i64>(b.cell->same_row.size()), n_bases = b.n_bases();

@@ -19,10 +19,10 @@ class PlanBuffers:
 
     Attributes:
         script, addresses: words of the script, and the address of each value.
-        touched: flags of each physical parameter (native/launch_end.h), then one flag per parameter of the user's, set
-            if the loss depends on it.
+        touched: flags of each physical parameter (native/launch_end.h), then one flag per user's parameter, set if the
+            loss depends on it.
         tables: a UsedTable for each used lookup table.
-        at: addresses of these four.
+        at: addresses of these four arrays.
     """
 
     def __init__(self, words: int, values: int, parameters: int, users: int, groups: int) -> None:
@@ -45,6 +45,6 @@ class PlanBuffers:
 
 
 def numbers_at(address: int, *shape: int) -> Ints:
-    """Return a copy of an array of the compiled planner, which the next plan overwrites."""
+    """Return a copy of one of the compiled planner's arrays, which the next plan overwrites."""
     n = int(np.prod(shape))
     return np.array((ctypes.c_int64 * n).from_address(address) if n else (), np.int64).reshape(shape)

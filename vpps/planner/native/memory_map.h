@@ -1,4 +1,4 @@
-// Memory map and rows of the latest plan, on request (vpps/planner/native/memory_map.py).
+// Finds the memory map and rows of the latest plan, on request (vpps/planner/native/memory_map.py).
 #pragma once
 
 #include "memory.h"

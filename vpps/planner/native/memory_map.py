@@ -1,4 +1,4 @@
-"""Memory map of a plan, and the rows of its vertices, copied from the compiled planner."""
+"""Memory map of a plan, and its vertices' rows, copied from the compiled planner."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Encoded(NamedTuple):
 
     Attributes:
         recorded: the cell as recorded in graphs.
-        program: the planned program before passes: a part of the cell, or the cell without outputs unused in inference.
+        program: the planned program before passes: a part of the cell, or the cell without outputs unused by inference.
         cell: the encoded program.
     """
 
@@ -35,7 +35,7 @@ class PlannedMemory(NamedTuple):
         blocks: rows and slabs of each cell.
         arrays: `(n, 5)`: start, stop, first and last period, and group (-1: all) of each array with a lifetime: a slab,
             or the slice of a slab for one step.
-        stop: end of the memory of all slabs.
+        stop: end of the slabs' memory.
         end: the last period.
     """
 
@@ -46,7 +46,7 @@ class PlannedMemory(NamedTuple):
 
 
 def memory_map(found: MemoryResult, graph: Graph, encoded: Sequence[Encoded]) -> PlannedMemory:
-    """Return a copy of the compiled planner's memory map. `encoded` has the cells by number."""
+    """Return a copy of the compiled planner's memory map. `encoded` holds the cells by number."""
     blocks = (BlockResult * found.n_blocks).from_address(found.blocks)
     made = [_block(b, graph, encoded[b.cell]) for b in blocks]
     return PlannedMemory(made, numbers_at(found.arrays, found.n_arrays, 5), found.stop, found.end)

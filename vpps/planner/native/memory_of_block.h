@@ -1,9 +1,9 @@
-// Addresses and lifetimes of the slabs of one block.
+// Addresses and lifetimes of one block's slabs.
 #pragma once
 
 #include "block.h"
 
-// An array of the pool: a slab, or the slice of a slab for one step. It lives from period `first` to period `last` of a
+// An array in the pool: a slab, or a slab's slice for one step. It lives from period `first` to period `last` of a
 // group of virtual processors.
 struct Array {
     static constexpr i64 ALL = -1;
@@ -17,12 +17,12 @@ struct BlockMemory {
 
     std::vector<i64> at, room;    // by slab group and step: address, and room in rows
     std::vector<Lifetime> lives;  // by slab group and step, if requested (memory_map.h); whole slabs: at the first step
-    std::vector<std::pair<i32, std::vector<i64>>> passed_on;  // slab group, last reader of each step's rows
+    std::vector<std::pair<i32, std::vector<i64>>> passed_on;  // slab group, and the last reader of each step's rows
 
     // True if a slab is one array for all rows of the block.
     static bool whole(Life life) { return life == Life::KEPT || life == Life::ACROSS || life == Life::LATE; }
 
-    // Number of rows of a slab group in a step, or in all steps if its slabs are whole.
+    // Number of a slab group's rows in a step, or in all steps if its slabs are whole.
     static i64 rows_of(const Block& b, const SlabGroup& group, i64 step)
     {
         return whole(group.life) ? b.rows(group.domain) : b.count[step * b.domains() + group.domain];

@@ -1,4 +1,4 @@
-// Integer types, and reading integers that Python passes.
+// Defines integer types, and reads integers that Python passes.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ template <class T> void sift_down(std::vector<T>& heap)
 
 // Blocks of a graph.
 template <class BlockType> struct Blocks {
-    std::vector<BlockType> blocks;  // may be longer than n_blocks, to keep the memory of earlier blocks
+    std::vector<BlockType> blocks;  // may be longer than n_blocks, so that memory is reused
     i64 n_blocks = 0;
 
     void resize(i64 n)

@@ -35,7 +35,7 @@ public:
         }
     }
 
-    // Writes the report of the loss. A barrier separates it from the loss chain.
+    // Writes the instruction that reports the loss. A barrier separates it from the loss chain.
     void report() { launch_.write_once(Origin::LOSS, launch_.model.loss); }
 
     void end_backward() {}  // a barrier follows each stage
@@ -47,8 +47,8 @@ public:
     }
 
 private:
-    static constexpr i64 PRODUCT_LOAD = 4;  // weight of a product's load: every float of its vector meets many rows
-    static constexpr int SHIFT = 16;        // left shift of a load: the low bits are the number of a virtual processor
+    static constexpr i64 PRODUCT_LOAD = 4;  // weight of a product's load: each float of its vector multiplies many rows
+    static constexpr int SHIFT = 16;        // left shift of a load: the low bits hold the number of a virtual processor
 
     Launch& launch_;
     StagesInOrder stages_;
@@ -88,7 +88,7 @@ private:
         launch_.account->give_rows(runs_, rows_);
     }
 
-    // Gives each row to the least loaded virtual processor; the first one of equals.
+    // Gives each row to the least loaded virtual processor; the first one if several are equal.
     template <class Note> void deal(const Group& group, i64 n, Note&& note)
     {
         for (i64 row = 0; row < n; row++) {
@@ -124,7 +124,7 @@ private:
         std::make_heap(least_.begin(), least_.end(), [](i64 a, i64 b) { return a > b; });
     }
 
-    // Copies the words of a row, then changes them to those of the next row.
+    // Copies the words for a row, then changes them to those for the next row.
     void next_row(const Group& group, u32* out)
     {
         std::copy(words_.begin(), words_.end(), out);

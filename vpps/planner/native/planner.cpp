@@ -20,7 +20,7 @@ public:
     Planner(const PolicyRow& policy, Numbers& automata, Numbers& model) : stages_(policy, automata), model_(model)
     {
         const i64 one_part = 1;
-        Numbers numbers(&one_part, 1);  // reads zeros after the 1
+        Numbers numbers(&one_part, 1);  // reading past the 1 gives zeros
         nothing_at_all_.by_key.emplace(std::vector<u8>{false, false}, Parts(numbers));
     }
 
@@ -104,7 +104,7 @@ private:
     // True if the caller acts between forward and backward.
     bool is_divided() const { return call_->seeded && call_->n_wanted; }
 
-    // Number of blocks, without the one that stands for present values.
+    // Number of blocks, not counting the one that stands for present values.
     i64 n_cells() const { return launch_.rows.n_blocks - graph_.has_present(); }
 
     // First free address of the pool before the launch.
@@ -152,7 +152,7 @@ private:
         RowsOfBlocks& rows = launch_.rows;
         stages_.find(graph_);
         if (!training)
-            graph_.leave_out();  // after `find`, so that inference has the same stages
+            graph_.leave_out();  // after `find`, so that inference gets the same stages
         call_->new_block = rows.find_parts(graph_, call_->splits, training);
         if (call_->new_block >= 0) {
             call_->n_key = static_cast<i64>(rows.key.size());
@@ -283,7 +283,7 @@ private:
         call_->n_input_gradients = static_cast<i64>(input_gradients_.size());
     }
 
-    // Keeps only the addresses of wanted values. The memory of the others has been reused.
+    // Keeps only the addresses of wanted values. The memory of all other values may have been reused.
     void keep(const i64* wanted, i64 n)
     {
         u32* addresses = launch_.lists.addresses;

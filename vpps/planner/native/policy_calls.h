@@ -1,4 +1,4 @@
-// Functions for vpps/planner/native/typed_graphs.py: policies and learning on a graph given as arrays.
+// Functions for vpps/planner/native/typed_graphs.py: run policies and learning on a graph given as arrays.
 #pragma once
 
 #include "learning.h"

@@ -10,8 +10,8 @@ class PolicyRow(NamedTuple):
 
     Attributes:
         name: public name.
-        whole: True if the policy batches whole graphs, as published. Otherwise it batches recurrences of several
-            cells; everything else leaves no choice and is batched level by level.
+        whole: True if the policy batches whole graphs, as published. Otherwise it batches recurrences of several cells;
+            everything else is batched level by level, without a choice.
         learned: True if the policy needs the result of `vpps.learn_policy`.
     """
 

@@ -1,13 +1,13 @@
-// Finds parameters and table rows that the loss depends on, through ops with gradients (vpps/compiler/used_rows.py).
-// An update changes no others. Vertices may read other values, too: for another output, or behind stop_gradient.
+// Finds the parameters and table rows that the loss depends on through ops with gradients (vpps/compiler/used_rows.py).
+// An update changes only these. Vertices may read more values: for another output, or behind stop_gradient.
 #pragma once
 
 #include "rows.h"
 
 class Reach {
 public:
-    std::vector<u8> users, parameters;    // flags by the user's parameters, and by the kernel's
-    std::vector<std::vector<u8>> tables;  // by the kernel's: flags of used rows, unless is_all()
+    std::vector<u8> users, parameters;    // flags for the user's parameters, and for the kernel's
+    std::vector<std::vector<u8>> tables;  // by kernel parameter: flags of used rows, unless is_all()
 
     // Follows the operands from the values that backward begins with.
     void find(const Graph& graph, const RowsOfBlocks& rows, const Model& model, const i64* asked, i64 n)
@@ -36,12 +36,12 @@ public:
         }
     }
 
-    // True if the loss depends on all values that are read. Then the gradients show which rows of tables are used.
+    // True if the loss depends on all values that are read. Then the gradients show which table rows are used.
     bool is_all() const { return all_; }
 
 private:
     bool all_ = true;
-    std::vector<u8> values_, kinds_;  // otherwise: flags of values and output kinds that it depends on
+    std::vector<u8> values_, kinds_;  // unless is_all(): flags of values and output kinds that it depends on
     std::vector<i64> stack_;
 
     void use_rows(const RecordedBlock& b, const Lookup& lookup, const Column& values, std::vector<u8>& used)

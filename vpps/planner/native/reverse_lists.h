@@ -68,7 +68,7 @@ public:
             entries[starts[targets_[i]]++] = rows_[i];
     }
 
-    // Position of the offsets for an output of a block.
+    // Position of the offsets for a block's output.
     i64 of(i64 block, i64 output) const { return at_ + first_[block] + output * launch_.rows.blocks[block].n_rows; }
 
     void place_constants()
@@ -93,7 +93,7 @@ private:
 
     Launch& launch_;
     i64 at_ = 0;  // position of the offsets
-    i64 constants_at_ = 0, numbers_ = 0;  // address of the constants in the pool, and position in the script
+    i64 constants_at_ = 0, numbers_ = 0;  // the constants' address in the pool, and position in the script
     std::vector<u32> constants_;  // gradients other than 1 that backward begins with
     std::vector<u32> ordinal_, targets_, starts_, rows_;
     std::vector<i64> first_;  // by block: ordinal of its first value

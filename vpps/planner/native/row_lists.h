@@ -1,8 +1,8 @@
 // Row addressing of operands: base and stride if the rows have a constant stride, otherwise an index list.
 //
-// Base and stride are words of the operand and cost the kernel nothing. The list only has the rows of steps without a
-// constant stride. An instruction on all rows of a cell at once (the gradient of a matrix) needs the whole list; then
-// steps without a constant stride point into that list.
+// Base and stride are words of the operand and cost the kernel nothing. The list contains only the rows of steps
+// without a constant stride. An instruction on all rows of a cell at once (a matrix gradient) needs the whole list;
+// then steps without a constant stride point into that list.
 #pragma once
 
 #include "launch.h"

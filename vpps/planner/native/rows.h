@@ -1,4 +1,4 @@
-// Arranges vertices as rows in execution order; recurrent cells in parts (vpps/compiler/phases.py).
+// Arranges vertices as rows in execution order, and divides recurrent cells into parts (vpps/compiler/phases.py).
 #pragma once
 
 #include "loss_chain.h"
@@ -9,13 +9,13 @@ public:
     static constexpr i64 LEVEL = static_cast<i64>(Batching::LEVEL);
 
     i64 n_values = 0;  // includes values that cross between parts
-    i64 stretch = 1;  // factor of stage numbers
+    i64 stretch = 1;  // factor that stage numbers are multiplied by
     // With groups of virtual processors: first stage after the shared sources, first stage of joining vertices
     // (grouping.h).
     i64 first_own = 0, first_joining = 0;
-    std::vector<const Parts*> of_whole;  // parts of each block of the graph
+    std::vector<const Parts*> of_whole;  // parts for each of the graph's blocks
 
-    // Finds the parts of the cells of a graph. Returns -1, or the number of a block whose parts are unknown.
+    // Finds the parts of a graph's cells. Returns -1, or the number of a block whose parts are unknown.
     i64 find_parts(const Graph& graph, bool splits, bool training)
     {
         of_whole.clear();
@@ -72,7 +72,7 @@ public:
         }
     }
 
-    // Key of the parts of a cell: flags of its unread outputs, of training, and of the operands and outputs that cross
+    // Key of a cell's parts: flags for its unread outputs, for training, and for the operands and outputs that cross
     // between its vertices.
     std::vector<u8> key;
     static void make_key(const RecordedBlock& whole, bool splits, bool training, std::vector<u8>& key)
@@ -83,8 +83,8 @@ public:
             key.insert(key.end(), whole.crossed.begin(), whole.crossed.end());
     }
 
-    // Assigns rows and steps to all blocks. Rows of a step are in recording order. All parts of a cell have the order
-    // of a leading part, which runs by level if any part does. List elements have the order of their vertices. `group`:
+    // Assigns rows and steps to all blocks. Rows of a step are in recording order. All parts of a cell use the order of
+    // a leading part, which runs by level if any part does. List elements follow the order of their vertices. `group`:
     // by vertex, its group of virtual processors; null if there is only one.
     void arrange(const Graph& graph, bool skip_rest, const i32* group)
     {
@@ -135,7 +135,7 @@ private:
             pause_of[level] = pause;
             done += starts_[level];
         }
-        if (0 < done && done < chunk_rows && pause != -1)  // too few for a chunk of their own
+        if (0 < done && done < chunk_rows && pause != -1)  // too few for a separate chunk
             std::replace(pause_of.begin(), pause_of.end(), pause, before);
         for (i64& at : pause_of)
             at = at < 0 ? b.base : (at + whole.rank) * STAGES + LEVEL;
@@ -168,7 +168,7 @@ private:
             b.lists.push_back(whole.lists[k]);
     }
 
-    // Sorts rows: vertices that run backward come first; then by group, stage and recording order.
+    // Sorts rows: first the vertices that run backward, then by group, stage and recording order.
     void lead(Block& b, const RecordedBlock& whole, const u8* needed, bool skip_rest, const i32* group)
     {
         const bool by_level = b.factor > 0;
@@ -204,8 +204,8 @@ private:
             b.order[starts_[key(v)]++] = static_cast<i32>(v);
     }
 
-    // Divides steps into pieces of `piece` rows or a few more, unless it is 0. So an instruction finds the results of
-    // the previous one in the cache.
+    // Unless `piece` is 0, divides steps into pieces of `piece` rows or slightly more. So an instruction finds the
+    // previous instruction's results in the cache.
     void divide(Block& b, i64 piece)
     {
         const i64 domains = b.domains(), n_steps = static_cast<i64>(b.stage.size());
@@ -223,7 +223,7 @@ private:
         }
     }
 
-    // Copies the rows of the leading part to another part of the same cell. Its pieces begin where pieces of the leader
+    // Copies the rows of the leading part to another part of the same cell. The pieces of `b` begin where the leader's
     // do, so that for the rows of one step the slabs of other parts are contiguous.
     static void follow(Block& b, const Block& leader, i64 piece)
     {
@@ -249,7 +249,7 @@ private:
         }
     }
 
-    // True if all vertices have one stage (ignored unless by_level) and one group.
+    // True if all vertices share one stage (ignored unless by_level) and one group.
     static bool one_step(const RecordedBlock& b, bool by_level, const i32* group)
     {
         for (i64 v = 1; v < b.n; v++)

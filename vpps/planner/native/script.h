@@ -1,4 +1,4 @@
-// The words of a script, in the caller's buffer, and the contents of its lists.
+// Writes the words of a script, including its lists, into the caller's buffer.
 #pragma once
 
 #include "account.h"
@@ -41,7 +41,7 @@ public:
     u32* addresses = nullptr;  // address of each value
     Draws draws;
 
-    // Returns the number of entries of a list.
+    // Returns the number of entries in a list.
     static i64 length(const Block& b, const Source& s)
     {
         switch (s.kind) {
@@ -51,7 +51,7 @@ public:
         }
     }
 
-    // Writes the first n entries of a list. Not for lists that need more than the block: OFFSETS, USES, RANDOM_KEY.
+    // Writes the first n entries of a list, except lists that need more than the block: OFFSETS, USES, RANDOM_KEY.
     void values(const Block& b, i32 source, u32* out, i64 n)
     {
         const Source& s = b.cell->sources[source];

@@ -1,8 +1,8 @@
 // Assigns stages to the vertices of a graph.
 //
-// Components of cells that read each other (execution.h) are ranked by the longest path in the graph of "reads from"
-// with cycles contracted. The vertices of a cell on no cycle are one stage; a recurrence has several stages.
-// Recurrences of one rank share stages, because they do not read each other.
+// Components of cells that read each other (execution.h) are ranked by the longest path in the "reads from" graph with
+// cycles contracted. The vertices of a cell on no cycle form one stage; a recurrence has several stages. Recurrences of
+// the same rank share stages, because they do not read each other.
 #pragma once
 
 #include <limits>
@@ -13,7 +13,7 @@ class Stages {
 public:
     const PolicyRow& row;
 
-    // automata: for a learned policy, per recurrence: the digests of its cells in ascending order, then the automaton.
+    // automata, for a learned policy: the digests of each recurrence's cells in ascending order, then its automaton.
     Stages(const PolicyRow& of, Numbers& automata) : row(of), policy_(of.make())
     {
         for (i64 n = automata.take(); n-- > 0 && !automata.overrun();) {
@@ -51,7 +51,7 @@ private:
     std::vector<i64> members_;  // blocks of a component, in the order of the automaton's types
     std::vector<i64> starts_;
     std::vector<i32> sorted_, level_of_value_;
-    std::vector<i32> shift_, shift_of_block_;  // by kind of value: offset from vertex numbers to those of `typed_`
+    std::vector<i32> shift_, shift_of_block_;  // by kind of value: offset from vertex numbers to those in `typed_`
 
     static constexpr i32 OUTSIDE = std::numeric_limits<i32>::min();
 
@@ -94,7 +94,7 @@ private:
             run(graph, row.learned ? learned(graph) : none_);
     }
 
-    // Sorts the members by the types of their automaton, and returns it; if there is none, an automaton without states.
+    // Sorts the members by their automaton's types. Returns the automaton; if there is none, one without states.
     const Automaton& learned(const Graph& graph)
     {
         const auto digest = [&](i64 block) { return graph.blocks[block].cell->digest; };
@@ -106,7 +106,7 @@ private:
         return found == automata_.end() ? none_ : found->second;
     }
 
-    // Sets the level of each vertex of the members: the longest path that ends there, through members only.
+    // Sets the level of each vertex in the members: the longest path that ends there, through members only.
     void levels(Graph& graph)
     {
         level_of_value_.assign(graph.n_values, -1);
@@ -124,7 +124,7 @@ private:
                 settle(only, v);
             return;
         }
-        // In the order of levels of the whole graph, where a reader's level exceeds those of its operands.
+        // In the order of the whole graph's levels: a reader's level exceeds those of its operands.
         i64 deepest = 0;
         for (const i64 k : members_)
             for (i64 v = 0; v < graph.blocks[k].n; v++)
@@ -161,7 +161,7 @@ private:
         }
     }
 
-    // Makes a typed graph of the members: vertices block after block.
+    // Makes a typed graph from the members, with vertices in block order.
     void take(const Graph& graph)
     {
         shift_of_block_.assign(graph.n_blocks, OUTSIDE);
@@ -187,7 +187,7 @@ private:
                 typed_.type[first + v] = type;
                 typed_.level[first + v] = static_cast<i32>(levels[v]);
             }
-            // Operands that take no value of the recurrence have no edges.
+            // Operands that take no value from the recurrence have no edges.
             const bool all = members_.size() == static_cast<size_t>(graph.n_blocks);
             for (i64 i = 0; i < b.operands(); i++)
                 if (all || b.crossed[i])

@@ -11,7 +11,7 @@ public:
         i64 group, stage, block, step;
     };
 
-    // Finds the steps of one direction. `late`: those of the loss chain that run alongside backward, else all others.
+    // Finds the steps in one direction. `late`: only the loss chain's steps alongside backward; if false, all others.
     void find(const RowsOfBlocks& rows, bool backward, bool late)
     {
         rows_ = &rows;
@@ -45,7 +45,7 @@ public:
         return end;
     }
 
-    // Returns the part of the direction that has a step. Barriers of all groups separate parts (GroupedSchedule).
+    // Returns the part of the direction that contains a step. Barriers of all groups separate parts (GroupedSchedule).
     i64 part(size_t i) const
     {
         return (members_[i].stage >= rows_->first_own) + (members_[i].stage >= rows_->first_joining);

@@ -1,9 +1,9 @@
-// Streams of instructions: one for all virtual processors, one for each group, or one for each virtual processor.
+// Instruction streams: one for all virtual processors, one for each group, or one for each virtual processor.
 #pragma once
 
 #include "script.h"
 
-// One counter of signals is for barriers of all streams. A stream that has executed anything since its last signal
+// One signal counter serves barriers across all streams. A stream that has executed anything since its last signal
 // signals; before it executes more, it waits for all signals so far. Each group has another counter, for barriers among
 // its virtual processors. A single group needs only that counter, and its stream is written directly into the script.
 class Streams {
@@ -23,14 +23,14 @@ public:
         begin();
     }
 
-    // Adds room for n words of a stream's next instructions, after any pending wait.
+    // Adds room for a stream's next instructions (n words), after any pending wait.
     u32* add(i64 stream, i64 n)
     {
         give_to_all();
         return append(stream, n);
     }
 
-    // Adds room for instructions of all streams. Their words may change until the next instructions begin.
+    // Adds room for instructions in all streams. Their words may change until the next instructions begin.
     u32* add_for_all(i64 n)
     {
         if (is_single_)
@@ -41,7 +41,7 @@ public:
         return for_all_.data();
     }
 
-    // Adds a barrier of all streams. It replaces a group's own barrier just before it.
+    // Adds a barrier across all streams. It replaces a group's own barrier just before it.
     void barrier()
     {
         if (is_single_) {
@@ -79,7 +79,7 @@ public:
         stream.busy = false;
     }
 
-    // Signals for the next barrier of a group now. Work between signal and wait is ordered by the barrier after it.
+    // Signals now for a group's next barrier. Work between signal and wait is ordered by the barrier after it.
     void signal_early(i64 group)
     {
         if (model_.n_vps == 1)
@@ -89,7 +89,7 @@ public:
         of_[first_ + group].signalled = true;
     }
 
-    // Begins another launch of the script, which has its own counters.
+    // Begins another launch in the script, which uses separate counters.
     void next_launch()
     {
         end();
@@ -98,7 +98,7 @@ public:
         begin();
     }
 
-    // Returns the number of barriers of the stream that has most.
+    // Returns the largest number of barriers in any stream.
     i64 n_barriers() const
     {
         i64 most = 0;
@@ -117,7 +117,7 @@ public:
         }
     }
 
-    // Copies the pending instructions for all to the streams.
+    // Copies the pending instructions for all streams to each stream.
     void give_to_all()
     {
         for (i64 i = 0; i < n_ && n_for_all_; i++)
@@ -129,8 +129,8 @@ private:
     struct Stream {
         std::vector<u32> words;  // may be longer than size
         i64 size = 0;
-        i64 met = 0;                   // signals of all streams that it has waited for
-        i64 signals = 0, awaited = 0;  // signals of its group: given, and waited for
+        i64 met = 0;                   // signals from all streams that it has waited for
+        i64 signals = 0, awaited = 0;  // signals in its group: given, and waited for
         i64 n_barriers = 0;            // barriers of its group
         bool unmet = false;            // there are instructions after its latest signal to all streams
         bool busy = false;             // there are instructions after its latest signal to its group
@@ -139,9 +139,9 @@ private:
     const Model& model_;
     Script& script_;
     std::vector<Stream> of_;  // by launch; may be longer than needed
-    i64 n_ = 0, first_ = 0;   // number of streams of a launch; first stream of this launch
+    i64 n_ = 0, first_ = 0;   // number of streams in a launch; first stream of this launch
     bool is_single_ = true;
-    i64 n_barriers_ = 0, signals_ = 0, n_for_all_ = 0;  // barriers, signals and pending words of all streams
+    i64 n_barriers_ = 0, signals_ = 0, n_for_all_ = 0;  // barriers, signals and pending words for all streams
     std::vector<u32> for_all_;
     Account* account_ = nullptr;
 

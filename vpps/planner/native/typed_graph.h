@@ -1,4 +1,4 @@
-// The input of batching policies: typed vertices and their edges (vpps/planner/native/typed_graphs.py).
+// Input to batching policies: typed vertices and their edges (vpps/planner/native/typed_graphs.py).
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ public:
             edges_.resize(n_edges + more);
     }
 
-    // Adds an edge. Skips a duplicate that follows immediately, which most duplicates do, such as h and c of a child.
+    // Adds an edge. Skips it if it repeats the previous edge. Most duplicates do, such as a child's h and c.
     void add(i32 producer, i32 reader)
     {
         i32& last = last_[producer];
@@ -50,7 +50,7 @@ public:
             act(edges[e].reader);
     }
 
-    // Returns a lower bound of the number of batches (ED-Batch, A.3): vertices of a type on a path need different ones.
+    // Returns a lower bound on the number of batches (ED-Batch, A.3): same-type vertices on a path never share one.
     i64 lower_bound()
     {
         measure();
@@ -76,8 +76,8 @@ public:
         return order_;
     }
 
-    // heights, by vertex: number of vertices on the longest path from it. chains, by vertex: most vertices of its own
-    // type on any path from it. depths, by type: the largest chain.
+    // heights, by vertex: number of vertices on the longest path from it. chains, by vertex: largest number of vertices
+    // of the same type on any path from it. depths, by type: the largest chain.
     std::vector<i32> heights, chains, depths;
 
     // Computes heights, chains and depths once.

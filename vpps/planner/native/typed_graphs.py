@@ -1,5 +1,5 @@
-"""Typed graphs as arrays, for running policies and learning outside the planner. Inside, the compiled planner builds
-its own (stages.h)."""
+"""Typed graphs as arrays, for running policies and learning outside the planner. The compiled planner builds separate
+ones (stages.h)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class TypedGraph:
 
     Args:
         type_of: (n,) type of each vertex, from 0.
-        levels: (n,) level of each vertex, above the levels of all vertices that it reads; for a policy that asks for
-            it, the depth of the vertex.
-        producers, readers: (edges,) the two ends of every edge; a value that is passed twice has two edges.
-        n_types: number of types; default: one more than the largest.
+        levels: (n,) level of each vertex, above the levels of all vertices that it reads; for a policy that needs it,
+            the vertex's depth.
+        producers, readers: (edges,) the two ends of every edge; a value that is read twice has two edges.
+        n_types: number of types; default: one more than the largest type.
 
     Attributes:
         n: number of vertices.
@@ -40,7 +40,7 @@ class TypedGraph:
 
     @classmethod
     def of(cls, topology: Topology, members: Sequence[int] | None = None) -> TypedGraph:
-        """Return the graph of the vertices of some blocks. Vertices are numbered block after block.
+        """Return the graph of some blocks' vertices, which are numbered in block order.
 
         Args:
             members: numbers of the blocks; the first one is type 0, and so on. Default: all, in order.
@@ -66,7 +66,7 @@ class TypedGraph:
 
     @classmethod
     def joined(cls, graphs: Sequence[TypedGraph]) -> TypedGraph:
-        """Return the disjoint union of graphs of the same types."""
+        """Return the disjoint union of graphs that share their types."""
         firsts = np.cumsum([0, *(graph.n for graph in graphs)])
         producers, readers = (
             np.concatenate([first + ends for first, ends in zip(firsts, of_end, strict=False)])
@@ -78,12 +78,12 @@ class TypedGraph:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Batches and stages of a typed graph by a policy.
+    """Batches and stages that a policy chooses for a typed graph.
 
     Attributes:
         sequence: type of each batch, in the order chosen.
         stages: stage of each vertex.
-        n_stages: number of stages; a barrier ends each.
+        n_stages: number of stages; each ends with a barrier.
         n_steps: number of distinct (type, stage), at most the number of batches.
         unseen: number of batches that began in a state unknown to the automaton.
     """
@@ -97,18 +97,18 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class LearningSettings:
-    """Hyper-parameters of learning.
+    """Hyper-parameters for learning.
 
     Attributes:
-        encoding: encoding of states.
-        alpha: weight in the reward: -1 for each batch, plus `alpha` times the share that it runs of its type's first
-            vertices (ED-Batch, equation 1).
-        horizon: N of N-step Q-learning: number of batches whose rewards are summed before the value of a state is used.
+        encoding: state encoding.
+        alpha: weight in a batch's reward, which is -1 plus `alpha` times the share of its type's frontier that it runs
+            (ED-Batch, equation 1).
+        horizon: N in N-step Q-learning: number of batches whose rewards are summed before a state's value is used.
         rate: learning rate.
-        epsilon, least_epsilon, decay: probability of a random action in the first trial, its minimum, and its factor
-            from trial to trial.
+        epsilon, least_epsilon, decay: probability of a random action in the first trial, its minimum, and the factor
+            that it is multiplied by after each trial.
         trials: maximum number of trials.
-        check_every: trials between two runs of the greedy policy; if it attains the lower bound, learning ends.
+        check_every: trials between runs of the greedy policy; if a run attains the lower bound, learning ends.
         seed: random seed.
     """
 
@@ -132,8 +132,8 @@ class Learned:
         automaton: the best automaton.
         trials: number of trials.
         seconds: duration of learning.
-        batches, stages: number of batches and stages of the graph with the automaton.
-        lower_bound: lower bound of the number of batches.
+        batches, stages: numbers of batches and stages that the automaton gives for the graph.
+        lower_bound: lower bound on the number of batches.
     """
 
     automaton: Automaton
@@ -155,7 +155,7 @@ class _GraphArrays:
 
 
 def batches(graph: TypedGraph, policy: str, automaton: Automaton | None = None) -> Batches:
-    """Return the batches of a graph, or of one recurrence, by a policy.
+    """Return the batches that a policy chooses for a graph, or for one recurrence.
 
     Args:
         automaton: automaton for policy "fsm".
@@ -178,7 +178,7 @@ def batches(graph: TypedGraph, policy: str, automaton: Automaton | None = None) 
 
 
 def lower_bound(graph: TypedGraph) -> int:
-    """Return a lower bound of the number of batches (ED-Batch, A.3). Raises CompileError."""
+    """Return a lower bound on the number of batches (ED-Batch, A.3). Raises CompileError."""
     found: int = library.library().vpps_lower_bound(_GraphArrays(graph).at)
     return found
 

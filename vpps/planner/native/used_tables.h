@@ -28,13 +28,13 @@ public:
         return any;
     }
 
-    // True if a parameter is a used table; the number of its used rows.
+    // True if a parameter is a used table, and the number of its used rows.
     bool present(size_t parameter) const { return used_[parameter].present; }
     i64 n_rows(size_t parameter) const { return used_[parameter].n; }
-    // True if the caller writes the gradients of the rows.
+    // True if the caller writes the rows' gradients.
     bool given(size_t parameter) const { return used_[parameter].given; }
 
-    // Places lists of the used rows, and allocates memory for their gradients.
+    // Places the lists of used rows, and allocates memory for their gradients.
     void place()
     {
         const RowsOfBlocks& graph = launch_.rows;
@@ -91,7 +91,7 @@ private:
     struct UsedRows {
         i64 n = 0, gradient = 0, offsets = 0, numbers = 0, idle = 0;
         bool present = false, given = false;
-        std::vector<u32> ids, addresses;  // by gradient row, in fixed order; then ids of rows without a gradient
+        std::vector<u32> ids, addresses;  // by gradient row, in fixed order; then the ids of rows without a gradient
     };
 
     Launch& launch_;
@@ -116,7 +116,7 @@ private:
         found.addresses.resize(kept);
     }
 
-    // Adds the rows that hold gradients of earlier batches. They come first in the sums.
+    // Adds the rows that hold gradients from earlier batches. They come first in the sums.
     void collect_held()
     {
         const i64* held = pointer<const i64>(launch_.call->held_rows);  // parameter, number of rows, their numbers
@@ -181,7 +181,7 @@ private:
             words[r] = static_cast<u32>(at) + starts_[r];
     }
 
-    // Removes the held rows that this batch does not use; they stay unchanged.
+    // Removes the held rows that this batch does not use; they remain unchanged.
     void leave_alone(UsedRows& used)
     {
         rows_.assign(used.ids.begin() + used.n, used.ids.end());

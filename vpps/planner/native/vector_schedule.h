@@ -1,7 +1,7 @@
 // Schedule "vector": steps as vector instructions, in one stream for all virtual processors.
 //
 // The planner calls these functions of a schedule: `begin`, `steps` forward, `report`, `steps` backward,
-// `end_backward`, and `meet` for each barrier of all.
+// `end_backward`, and `meet` for each barrier across all virtual processors.
 #pragma once
 
 #include "boundaries.h"
@@ -16,7 +16,7 @@ public:
         next_late_ = 0;
     }
 
-    // Writes the forward steps of all stages, or the backward steps with the last stage first. Cells of a stage share
+    // Writes the forward steps of all stages, or the backward steps with the last stage first. Cells in a stage share
     // its barriers. In training, the caller adds the barrier after the last stage.
     void steps(bool backward)
     {
@@ -28,7 +28,7 @@ public:
             barrier();
     }
 
-    // Writes the report of the loss after the loss chain, once barriers allow it.
+    // Writes the instruction that reports the loss after the loss chain, once barriers allow it.
     void report()
     {
         members_.find(launch_.rows, false, true);
@@ -73,7 +73,7 @@ protected:
         }
     }
 
-    // Writes a barrier of a group, and after it the next stage of the loss chain that waits for a barrier.
+    // Writes a barrier for a group, followed by the next stage of the loss chain that waits for a barrier.
     void barrier(i64 group = 0)
     {
         launch_.streams.barrier_of_group(group);
@@ -90,7 +90,7 @@ protected:
     }
 
 private:
-    std::vector<std::vector<StagesInOrder::StageStep>> late_;  // stages of the loss chain; an empty one: the report
+    std::vector<std::vector<StagesInOrder::StageStep>> late_;  // stages of the loss chain; an empty one is the report
     size_t next_late_ = 0;
 
     void stage(size_t begin, size_t end, bool backward)

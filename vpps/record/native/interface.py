@@ -1,9 +1,9 @@
 """Constants and structs shared by Python and the compiled recorder; the build generates `interface.h` from them.
 
-A map's encoding (record/packed.py) starts with a MapForm. The next ints give, per child result, the index of its shape
-among the zero shapes. Each kind then has a KindForm, an ArgumentForm per vector and list argument, an IntForm per int,
-a CutForm, and a ProductsForm per child result that is multiplied separately. A kind ends with two counted lists of int
-numbers: the ints of values computed once per distinct combination, and the ints of the rest.
+A map's encoding (record/packed.py) starts with a MapForm. The next ints are each child result's shape index among the
+zero shapes. Each kind then has a KindForm, an ArgumentForm per vector and list argument, an IntForm per int, a CutForm,
+and a ProductsForm per child result that is multiplied separately. A kind ends with two counted lists of int numbers:
+the ints of values computed once per distinct combination, and the ints of the rest.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ OF_INPUT = -1
 
 @fields(ints="child number")
 class ArgumentForm(Structure):
-    """A vector argument: child and its result's number, or OF_INPUT and the input's number. A list argument: the first
-    child in it, and the result's number."""
+    """A vector argument: a child and its result's number, or OF_INPUT and the input's number. A list argument: its
+    first child, and the result's number."""
 
 
 @fields(ints="column low high")

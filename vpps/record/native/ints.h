@@ -1,4 +1,4 @@
-// Ints: a growable array of ints, a list to Python and an array to NumPy.
+// Ints: a growable array of ints, which Python sees as a list and NumPy as an array.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -21,7 +21,7 @@ struct Ints {
     PyObject_HEAD
     i64* data;
     Py_ssize_t size, capacity;
-    Py_ssize_t exports;  // buffer views of the data; it must not move while any exist
+    Py_ssize_t exports;  // buffer views of the data, which must not move while any exist
 
     bool reserve(Py_ssize_t more)
     {
@@ -98,7 +98,7 @@ PyObject* ints_item(PyObject* self, Py_ssize_t k)
 int ints_view(PyObject* self, Py_buffer* view, int flags)
 {
     Ints* x = as<Ints>(self);
-    // NumPy asks for an address even if a view has no elements.
+    // NumPy requests an address even if a view has no elements.
     static Py_ssize_t stride = sizeof(i64);
     if (!x->reserve(1) || PyBuffer_FillInfo(view, self, x->data, x->size * stride, 0, flags)) return -1;
     static char format[] = "q";

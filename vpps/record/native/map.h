@@ -1,7 +1,7 @@
-// Records usual maps (vpps/record/bulk.py) and joins ranges (vpps/record/ranges.py) in one call each, no temporaries.
+// Records usual maps (vpps/record/bulk.py) and joins ranges (vpps/record/ranges.py): one call each, no temporaries.
 //
-// If a map has another form or an error, these functions return None (False) and change nothing. NumPy code then
-// records the map or reports the error.
+// If a map is unusual or wrong, these functions return None (False) and change nothing. NumPy code then records the map
+// or reports the error.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 using std::int32_t;
 using u64 = std::uint64_t;
 
-// A buffer view of an array; empty if the object is no array or has another form.
+// A buffer view of an array; empty if the object is not an array, or not of the expected form.
 struct View {
     Py_buffer view;
     bool is_there = false;
@@ -48,7 +48,7 @@ struct View {
 
 // ---- vertices
 
-// Reads the encoding of a map (vpps/record/native/interface.py), made by vpps/record/packed.py, from front to back.
+// Reads a map's encoding (vpps/record/native/interface.py), made by vpps/record/packed.py, from front to back.
 struct FormReader {
     const i64* at;
 
@@ -70,10 +70,10 @@ struct IntSelection {
     }
 };
 
-// The children of all vertices: a table with a row per vertex, or lists, end to end.
+// All vertices' children: a table with a row per vertex, or lists, end to end.
 struct Structure {
-    const int32_t *elements, *offsets;  // child or -1; for lists, start of each, and the end
-    i64 arity;                          // columns of a table
+    const int32_t *elements, *offsets;  // child or -1; for lists, the start of each list, and the end
+    i64 arity;                          // number of table columns
 
     i64 begin(i64 row) const { return offsets ? offsets[row] : row * arity; }
     i64 end(i64 row) const { return begin(row + 1); }
@@ -82,27 +82,27 @@ struct Structure {
 // Products of one child result, computed separately from the vertices of their kind.
 struct ProductsOfPart {
     ProductsForm of;
-    std::vector<int32_t> own, children;  // index of each vertex's product; a child for each product, or -1
-    i64 at, start, base;                 // start of its arrays in memory, its first call and value
+    std::vector<int32_t> own, children;  // index of each vertex's product; each product's child, or -1
+    i64 at, start, base;                 // start of the arrays in memory; first call and value
 
     i64 n() const { return static_cast<i64>(children.size()); }
     i64 first_of(i64 number) const { return base + number * of.n_results; }
 };
 
 struct PartOfMap {
-    i64 kind, n, at;  // at: start of its arrays in memory
+    i64 kind, n, at;  // at: start of the arrays in memory
     const ArgumentForm* arguments;
-    const ArgumentForm* lists;  // of children: the first child, and the result
+    const ArgumentForm* lists;  // for children: the first child, and the result
     const IntForm* ints;
     i64 n_arguments, n_lists, n_ints;
-    i64 used = 0;              // number of children read one by one, from the first on
+    i64 used = 0;              // number of children that are read one by one, starting with the first
     bool reads_inputs;         // a vector argument is an input
     bool reads_zeros = false;  // a child that is read is missing
     int32_t* rows;
     i64 n_crossing;  // values computed once per distinct ints; 0 if the kind is not split
     bool whole;      // the whole cell is computed once per distinct ints
     IntSelection once, rest;
-    i64 at_once, base_once;  // start of the arrays of values computed once, and the first value
+    i64 at_once, base_once;  // start of the arrays for values computed once, and the first value
     std::vector<int32_t> own, firsts;  // index of each vertex's distinct ints; first vertex of each
     std::vector<ProductsOfPart> products;  // computed separately
     std::vector<i64> list_at;              // start of each list's arrays, relative to `at`
@@ -114,8 +114,8 @@ struct PartOfMap {
         return n;
     }
     bool is_cut() const { return n_crossing > 0; }
-    i64 n_own() const { return whole ? 0 : n; }  // vertices that are not computed once
-    // Level of these vertices, unless they read children or inputs. Zeros have level 0, and products of zeros level 1.
+    i64 n_own() const { return whole ? 0 : n; }  // 0 if vertices are computed once
+    // Level of these vertices, unless they read children or inputs. Zeros have level 0; products of zeros have level 1.
     int32_t lowest() const { return reads_zeros && !products.empty() ? 2 : reads_zeros || (is_cut() && !whole); }
     // True if the level of vertices with empty lists is 0 instead, because only lists read zeros.
     bool lowest_varies() const { return reads_zeros && !used && !is_cut(); }
@@ -142,7 +142,7 @@ struct PartOfMap {
 };
 
 // The functions below read one array and write another. They copy numbers out of structures first, because the compiler
-// otherwise assumes overlap. Each loop is a function, so it has all registers.
+// otherwise assumes overlap. Each loop is in a separate function, so it can use all registers.
 
 template <class T>
 [[gnu::noinline]] bool fill_ints(const T* __restrict column, const int32_t* __restrict rows, i64 n, i64* __restrict to,
@@ -158,10 +158,10 @@ template <class T>
     return !beyond;
 }
 
-// Values of vertices normally follow from vertex numbers. If some vertices are computed once per distinct ints, `first`
-// holds the first value of each vertex instead.
+// Values normally follow from vertex numbers. If some vertices are computed once per distinct ints, `first` holds each
+// vertex's first value instead.
 
-// Maps a child to the value of one of its results.
+// Maps a child to one of its results' values.
 template <bool looks_up> struct ResultOf {
     i64 result, width, zero;  // zero: value for a missing child
     const i64* __restrict first;
@@ -206,25 +206,25 @@ template <bool looks_up>
     }
 }
 
-// Data that all kinds of a map share.
+// Data that all of a map's kinds share.
 struct WholeMap {
-    i64 n, width, start, base, rise;  // start, base: recording index and value of the first vertex
+    i64 n, width, start, base, rise;  // start, base: the first vertex's recording index and value
     i64 step;                         // minimum distance of a vertex above its children
     const int32_t* heights;
     Structure children;
-    i64* first;  // first value of each vertex; null if it follows from the vertex number
+    i64* first;  // each vertex's first value; null if it follows from the vertex number
     const std::vector<std::unique_ptr<View>>& columns;
-    std::vector<i64> zeros;  // by result of children; -1 if not read
+    std::vector<i64> zeros;  // by child result; -1 if not read
 
     i64 first_of(i64 row) const { return first ? first[row] : base + width * row; }
-    // A missing child reads zeros, of level 0. Vertices computed once have level 0, too.
+    // A missing child is read as zeros, at level 0. Vertices computed once are also at level 0.
     i64 level_of(i64 row) const { return row < 0 || first_of(row) < base ? 0 : heights[row] + rise; }
     template <bool looks_up> ResultOf<looks_up> result(i64 number) const
     {
         return {looks_up ? number : base + number, width, zeros[static_cast<std::size_t>(number)], first};
     }
 
-    // Write one int of some vertices; return true if all are in range.
+    // Write one int argument of some vertices; return true if all ints are in range.
     bool take(const PartOfMap& part, i64 k, const int32_t* rows, i64 n_rows, i64* to, i64 step) const
     {
         const auto [number, low, high] = part.ints[k];
@@ -234,7 +234,7 @@ struct WholeMap {
     }
 };
 
-// Return true if all children are -1 or vertices of lower levels, and no vertex has more than its kind's cell takes.
+// Return true if all children are -1 or vertices at lower levels, and no vertex has more children than its cell takes.
 // Sets `reads_zeros` if a child that is read is missing.
 bool check_children(PartOfMap& part, const WholeMap& map)
 {
@@ -291,7 +291,7 @@ template <bool looks_up> bool fill(const PartOfMap& part, i64* to, const WholeMa
     return true;
 }
 
-// Fill the arrays of values computed once per distinct ints.
+// Fill the arrays for values computed once per distinct ints.
 void fill_once(const PartOfMap& part, i64* to, i64 start, const WholeMap& map)
 {
     const i64 n = static_cast<i64>(part.firsts.size());
@@ -302,7 +302,7 @@ void fill_once(const PartOfMap& part, i64* to, i64 start, const WholeMap& map)
         map.take(part, part.once.at[k], part.firsts.data(), n, to + ARGS * n + k, part.once.n);
 }
 
-// Fill the arrays of products of children.
+// Fill the arrays for products of children.
 void fill_products(const ProductsOfPart& product, i64* to, const WholeMap& map)
 {
     const i64 n = product.n();
@@ -316,7 +316,7 @@ void fill_products(const ProductsOfPart& product, i64* to, const WholeMap& map)
     }
 }
 
-// Find a kind's vertices with equal ints, by hashing. False if an int is out of range or a vertex has more than two.
+// Find a kind's vertices with equal ints, by hashing. False if any int is out of range or there are more than two.
 bool find_distinct(PartOfMap& part, const WholeMap& map)
 {
     const i64 n = part.n;
@@ -352,11 +352,11 @@ bool find_distinct(PartOfMap& part, const WholeMap& map)
 
 using Parts = std::vector<PartOfMap*>;
 
-// Find the products of children to compute separately; true if enough of them are saved.
+// Find the products of children to compute separately; true if this saves enough of them.
 bool find_products(const Parts& parts, const WholeMap& map)
 {
     if (std::all_of(parts.begin(), parts.end(), [](auto* part) { return part->products.empty(); })) return false;
-    // The first of equal vertices; missing children are equal, too.
+    // The first vertex among equal ones; missing children are also equal.
     std::vector<int32_t> same(static_cast<std::size_t>(map.n) + 1), number(same.size());
     std::iota(same.begin(), same.end(), 0);
     for (const PartOfMap* part : parts)
@@ -383,7 +383,7 @@ bool find_products(const Parts& parts, const WholeMap& map)
     return used && (used - made) * ONE_IN >= used;
 }
 
-// Find the lowest level that operands other than children allow each vertex. False if an input value does not exist.
+// Find each vertex's lowest level that operands other than children allow. False if an input value does not exist.
 bool find_floor(const Parts& parts, const WholeMap& map, const Ints* levels, int32_t* floor)
 {
     for (const PartOfMap* part : parts) {
@@ -407,7 +407,7 @@ bool find_floor(const Parts& parts, const WholeMap& map, const Ints* levels, int
     return true;
 }
 
-// Return how much each vertex's level is above its height, given the floors; -1 if vertices differ.
+// Return how far each vertex's level is above its height, given the floors; -1 if vertices differ.
 i64 rise_of(const int32_t* heights, const int32_t* floor, i64 n)
 {
     i64 rise = 0, n_lowest = 0, n_others = 0;
@@ -419,7 +419,7 @@ i64 rise_of(const int32_t* heights, const int32_t* floor, i64 n)
     return n_others || !n_lowest ? -1 : rise;
 }
 
-// Raise the floors of vertices to levels above those of their children.
+// Raise vertices' floors to levels above those of their children.
 void raise_levels(const WholeMap& map, int32_t* floor)
 {
     std::vector<int32_t> order(static_cast<std::size_t>(map.n));
@@ -451,7 +451,7 @@ bool find_levels(const Parts& parts, WholeMap& map, const Ints* levels, std::vec
     return true;
 }
 
-// Find the vertices of a kind, without a branch, which would be unpredictable.
+// Find a kind's vertices, without a branch, which would be unpredictable.
 [[gnu::noinline]] i64 find_rows(const signed char* __restrict kind, i64 n, i64 wanted, int32_t* __restrict rows)
 {
     i64 found = 0;
@@ -468,7 +468,7 @@ bool find_levels(const Parts& parts, WholeMap& map, const Ints* levels, std::vec
         for (i64 i = 0; i < n; i++) to[i * width + k] = heights[i] + rise;
 }
 
-// Find the first value of each vertex if some kinds are computed once per distinct ints.
+// Find each vertex's first value if some kinds are computed once per distinct ints.
 void find_first(const Parts& order, i64 n, i64 base, i64 width, i64* first)
 {
     std::fill_n(first, n, i64{-1});
@@ -482,11 +482,11 @@ void find_first(const Parts& order, i64 n, i64 base, i64 width, i64* first)
         }
 }
 
-// Zeros that the map reads and the graph lacks: the index of their shape, and their value.
+// Zeros that the map reads and the graph lacks: shape index and value.
 using NewZeros = std::vector<std::pair<Py_ssize_t, i64>>;
 
-// Find the zeros that are read, and number the missing ones. `known` are the graph's zeros by shape; `shape_of` is the
-// shape index of each result of a child. False if a Python call failed.
+// Find the zeros that are read, and number those that are missing. `known` are the graph's zeros by shape; `shape_of`
+// is each child result's shape index. False if a Python call failed.
 bool find_zeros(const Parts& parts, const i64* shape_of, PyObject* shapes, PyObject* known, i64 next, WholeMap& map,
                 NewZeros& made)
 {
@@ -520,7 +520,7 @@ bool make_zeros(const NewZeros& zeros, PyObject* shapes, PyObject* zeros_of)
     return true;
 }
 
-// Place the lists of a kind after its other arrays; return how many ints they take.
+// Place a kind's lists after its other arrays; return how many ints they take.
 i64 place_lists(PartOfMap& part, i64 at, const Structure& children)
 {
     const i64 begin = at;
@@ -565,7 +565,7 @@ PyObject* describe(const Parts& order)
     return parts;
 }
 
-// True for valid offsets of n lists with `n_elements` elements in all.
+// True if these are valid offsets of n lists with `n_elements` elements in all.
 bool are_offsets(const View& offsets, i64 n, i64 n_elements)
 {
     if (!offsets.holds_ints(4) || offsets.length() != n + 1) return false;
@@ -577,7 +577,7 @@ bool are_offsets(const View& offsets, i64 n, i64 n_elements)
 // arrays in one buffer. Returns (memory, its address, first value, start of the vertices' first values in memory or -1
 // if they follow from the first value, highest level, [(kind, vertices, start in memory, contents, relative starts of
 // lists), ...]). Chunks computed once come first, then products of children, then the rest, each in the order of first
-// vertices. The products' values come last. First of all, `zeros_of(shape)` makes zeros for missing children.
+// vertices. The products' values come last. Before all this, `zeros_of(shape)` makes zeros for missing children.
 PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
 {
     if (n_given != 8 || !PyTuple_CheckExact(args[4]) || !PyDict_CheckExact(args[6])) Py_RETURN_NONE;
@@ -633,7 +633,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
                               has_lists ? offsets.data<int32_t>() : nullptr, arity};
     WholeMap map{n, width, 0, 0, 0, 1, levels.data<int32_t>(), structure, nullptr, columns,
                  std::vector<i64>(static_cast<std::size_t>(n_results), -1)};
-    std::vector<int32_t> floor, doubled;  // the map refers to them
+    std::vector<int32_t> floor, doubled;  // the map refers to these
     for (i64 i = 0; i < n; i++)
         if (static_cast<u64>(map.heights[i]) >= static_cast<u64>(n)) Py_RETURN_NONE;
     for (PartOfMap* part : order)
@@ -712,7 +712,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
         if (!found) Py_DECREF(made);
         return nullptr;
     }
-    // Allocation may start a garbage collection that runs code which records in this graph; NumPy then takes over.
+    // Allocation may trigger a garbage collection that runs code which records in this graph; NumPy then takes over.
     if (!make_zeros(zeros, args[5], args[7]) || first_value != tape->levels->size ||
         !tape->levels->reserve(n_values)) {
         Py_DECREF(result);
@@ -738,9 +738,9 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
 
 // ---- ranges of rows
 
-// join(source, starts, sizes, to, shift): copies the rows of each range, one range after the other; returns False if it
-// cannot. With `shift`, elements are int32: add to each non-negative one the result row where its range begins;
-// negative ones become -1.
+// join(source, starts, sizes, to, shift): copies the rows of each range, one range after another; returns False if it
+// cannot. With `shift`, elements are int32: the result row where the range begins is added to each non-negative
+// element; negative elements become -1.
 PyObject* join(PyObject*, PyObject* const* args, Py_ssize_t n_given)
 {
     if (n_given != 5) Py_RETURN_FALSE;

@@ -1,7 +1,7 @@
-// The compiled recorder: the call cache and the lists of vpps/record/vertices.py, in a quarter of the time.
+// The compiled recorder: the call cache and the lists of vpps/record/vertices.py, four times as fast.
 //
-// No object here refers to a graph, so there are no reference cycles for the garbage collector. The interpreter's lock
-// is held throughout.
+// No object here refers to a graph, so no reference cycles are left to the garbage collector. The interpreter's lock is
+// held throughout.
 #include <array>
 #include "map.h"
 
@@ -18,12 +18,12 @@ struct Method {
     PyObject_HEAD
     vectorcallfunc call;
     PyObject* method;    // the Python method, used as fallback
-    PyObject* of_graph;  // Graph methods: class of the first argument, such as Cell; null for Cell.__call__
+    PyObject* of_graph;  // for Graph methods: class of the first argument, such as Cell; null for Cell.__call__
 };
 
 PyTypeObject method_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// Return the recorder of a graph's latest call of a kind, borrowed; null if there is none or it is a Python one.
+// Return the recorder of a graph's latest call of a kind, borrowed; null if there is none or it is a Python recorder.
 Recorder* recorder_of(PyObject* graph, PyObject* kind)
 {
     PyObject* all = PyObject_GetAttr(graph, recorders_name);
@@ -85,7 +85,7 @@ PyObject* method_get(PyObject* self, PyObject* instance, PyObject*)
     return instance && instance != Py_None ? PyMethod_New(self, instance) : Py_NewRef(self);
 }
 
-// Name, documentation and signature come from the Python method, but not __class__. inspect.unwrap finds the method.
+// Name, documentation and signature come from the Python method; __class__ does not. inspect.unwrap finds the method.
 PyObject* method_attribute(PyObject* self, PyObject* name)
 {
     if (!PyUnicode_CompareWithASCIIString(name, "__class__")) return PyObject_GenericGetAttr(self, name);
@@ -117,7 +117,7 @@ PyObject* bind(PyObject*, PyObject* args)
     Py_RETURN_NONE;
 }
 
-// addresses(*arrays): the address of each, 0 for one without elements; raises an error if one is not contiguous.
+// addresses(*arrays): the address of each array, 0 if it has no elements; raises an error if one is not contiguous.
 PyObject* addresses(PyObject*, PyObject* const* args, Py_ssize_t n)
 {
     PyObject* found = PyTuple_New(n);

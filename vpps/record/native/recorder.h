@@ -1,4 +1,4 @@
-// Recorder: appends the vertices of one block, like the functions of vpps/record/call_cache.py.
+// Recorder: appends vertices to one block, like the functions in vpps/record/call_cache.py.
 #pragma once
 
 #include <vector>
@@ -6,7 +6,7 @@
 
 namespace {
 
-// ---- layout of Python objects, found by bind() in module.cpp
+// ---- layout of Python objects, determined by bind() in module.cpp
 
 PyTypeObject* expression_type;
 Py_ssize_t owner_at, ref_at, shape_at;  // offsets of an expression's slots
@@ -21,7 +21,7 @@ PyObject*& slot(PyObject* x, Py_ssize_t offset)
 struct Argument {
     ArgumentKind kind;
     PyObject* shape = nullptr;  // shape of the vector, or of the list's elements
-    i64 number = 0;             // bound of the int, or number of the list's domain, from 0
+    i64 number = 0;             // the int's bound, or the number of the list's domain, from 0
     Ints *lengths = nullptr, *elements = nullptr;
 
     std::size_t domain() const { return static_cast<std::size_t>(number); }
@@ -52,7 +52,7 @@ struct Recorder {
 PyTypeObject tape_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyTypeObject recorder_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// Return the value id of an expression of this graph and shape; -1 for anything else and on errors.
+// Return the value id of an expression with this graph and shape; -1 for anything else and on errors.
 inline i64 fitting(PyObject* x, PyObject* graph, PyObject* shape, const Ints* levels)
 {
     if (Py_TYPE(x) != expression_type || slot(x, owner_at) != graph) return -1;
@@ -76,7 +76,7 @@ PyObject* new_expression(PyObject* graph, i64 ref, PyObject* shape)
     return e;
 }
 
-// Return the length of a list whose elements fit, after writing them behind the block's elements; else -1.
+// If a list's elements fit, write them after the block's elements and return the list's length; otherwise return -1.
 Py_ssize_t Recorder::read_list(const Argument& a, PyObject* x, PyObject* graph, i64& level)
 {
     if (!PyList_CheckExact(x) && !PyTuple_CheckExact(x)) return -1;
@@ -122,7 +122,7 @@ bool Recorder::read(PyObject* graph, PyObject* const* args, i64* row, i64& level
     return !some_empty || (!some_filled && takes_empty);
 }
 
-// Record a call that fits and return its results. Returns null otherwise, with an error only if Python failed.
+// Record a call that fits and return its results. Return null otherwise, with an error only if Python failed.
 PyObject* Recorder::record(PyObject* graph, PyObject* const* args, Py_ssize_t n)
 {
     const Py_ssize_t n_results = PyTuple_GET_SIZE(results);
@@ -145,12 +145,12 @@ PyObject* Recorder::record(PyObject* graph, PyObject* const* args, Py_ssize_t n)
         }
     }
     if (!found) return nullptr;
-    // Allocation may start a garbage collection that runs code which records in this graph; then start again.
+    // Allocation may trigger a garbage collection that runs code which records in this graph; then start again.
     if (first != levels->size || row != rows->data + rows->size) {
         Py_DECREF(found);
         return nullptr;
     }
-    // Nothing can fail from here on.
+    // Nothing can fail after this point.
     level++;
     row[CALL] = tape->n_calls++;
     row[FIRST] = first;
@@ -210,7 +210,7 @@ bool parse(PyObject* description, Argument& a)
     return a.lengths && a.elements;
 }
 
-// ---- Tape: state that the blocks of a graph share (vpps/record/vertices.py)
+// ---- Tape: state that a graph's blocks share (vpps/record/vertices.py)
 
 PyObject* tape_new(PyTypeObject* type, PyObject*, PyObject*)
 {

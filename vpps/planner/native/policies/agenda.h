@@ -1,4 +1,4 @@
-// Policy `agenda`, DyNet's: chooses the ready type with the least mean level of its vertices.
+// Policy `agenda`, from DyNet: chooses the ready type whose vertices have the lowest mean level.
 //
 // Neubig, Goldberg and Dyer, "On-the-fly Operation Batching in Dynamic Computation Graphs", NIPS 2017, section 3. The
 // mean is over the vertices that have not run, as ED-Batch describes it in section 2.1.
@@ -19,7 +19,7 @@ public:
         }
         while (!run.done()) {
             const i32 type = run.best_ready([&](i64 a, i64 b) {
-                return sums_[a] * remaining_[b] < sums_[b] * remaining_[a];  // fits: n^3 does for 2 million vertices
+                return sums_[a] * remaining_[b] < sums_[b] * remaining_[a];  // no overflow: n^3 fits for n = 2 million
             });
             remaining_[type] -= run.ready(type);
             for (i64 i = 0; i < run.ready(type); i++)
@@ -29,5 +29,5 @@ public:
     }
 
 private:
-    std::vector<i64> sums_, remaining_;  // by type: sum of levels and number of the remaining vertices
+    std::vector<i64> sums_, remaining_;  // by type: sum of the remaining vertices' levels, and their number
 };

@@ -1,4 +1,4 @@
-// Policy `depth`, from TensorFlow Fold: a stage per level of the whole graph. Level: longest distance from a leaf.
+// Policy `depth`, from TensorFlow Fold: a stage for each level of the graph. Level: longest distance from a leaf.
 #pragma once
 
 #include "policies/sinks_last.h"

@@ -1,6 +1,6 @@
-// Policy `fsm`, ED-Batch's: an automaton learned for the recurrence chooses the type of the next batch.
+// Policy `fsm`, from ED-Batch: an automaton learned for the recurrence chooses the type of the next batch.
 //
-// In an unknown state it chooses like `critical` if the encoding ranks types, else like `sufficient`.
+// In an unknown state, it follows `critical` if the encoding ranks types, else `sufficient`.
 #pragma once
 
 #include "policies/sufficient.h"

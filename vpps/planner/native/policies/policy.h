@@ -9,7 +9,7 @@
 class Policy {
 public:
     Execution run;   // execution of the latest graph
-    i64 unseen = 0;  // its batches that began in a state unknown to the automaton
+    i64 unseen = 0;  // number of batches that began in a state unknown to the automaton
 
     virtual ~Policy() = default;
 
@@ -24,7 +24,7 @@ public:
 // A row of the table (vpps/planner/native/policy_table.py).
 struct PolicyRow {
     const char* name;
-    bool whole;    // batches whole graphs; otherwise recurrences of several cells, and all else level by level
+    bool whole;    // batches whole graphs; if false, only recurrences of several cells
     bool learned;  // needs automata
     std::unique_ptr<Policy> (*make)();
 };

@@ -1,13 +1,13 @@
 // Policy `sufficient`: chooses the type with the largest ready share of its frontier.
 //
-// The frontier of a type is the set of vertices that wait for no other vertex of the type. If all of it is ready, some
-// shortest sequence of batches begins with that type (ED-Batch, Lemma 2.1). If there is no such type, the policy
-// chooses the nearest one. Chains and trees get as few batches as possible.
+// The frontier of a type is the set of vertices that wait for no other vertex of the type. If the whole frontier is
+// ready, some shortest sequence of batches begins with that type (ED-Batch, Lemma 2.1). If there is no such type, the
+// policy chooses the one that comes closest. Chains and trees get as few batches as possible.
 #pragma once
 
 #include "policies/policy.h"
 
-// Returns the type with the largest ready share; of equals the one with most ready vertices.
+// Returns the type with the largest ready share; among equals, the type with the most ready vertices.
 inline i32 nearest(const Execution& run, const Subgraphs& subgraphs)
 {
     return run.best_ready([&](i64 a, i64 b) {
