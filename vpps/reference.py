@@ -1,4 +1,4 @@
-"""Reference implementation of graphs in NumPy and float64, without scripts. It is slow but plain. Tests compare every
+"""Reference implementation of graphs in NumPy and float64, without scripts. It is slow but simple. Tests compare every
 target with it, and users can compare a model that misbehaves.
 
 It shares no code with planner/, script/ and kernel/, except for the op table's reference functions, the traced cells
@@ -32,12 +32,12 @@ __all__ = ["Reference", "ReferenceBatch", "key_of", "weights_of"]
 __dir__ = __all__.copy  # completion shows nothing else
 
 Array = NDArray[Any]
-_PRODUCTS = (Form.MATVEC, Form.PACKED_MATMUL)  # with parameters
+_PRODUCTS = (Form.MATVEC, Form.PACKED_MATMUL)  # products with parameters
 
 
 @dataclass
 class ReferenceBatch:
-    """Vertices of one block at one topological level, with the values of the cell's nodes for them."""
+    """Vertices of one block at one topological level, and the values of the cell's nodes for these vertices."""
 
     block: BlockArrays
     rows: Array
@@ -66,7 +66,7 @@ class Reference:
         weights: float64 (or float32) arrays by parameter name.
         key: key of dropout's random numbers, such as `key_of(model)`; None, as in inference, turns dropout off.
         shard: number of the shard of a mini-batch; it decides the dropout masks of vertices that have no example.
-        precisions: precisions of products with parameters: their factors are rounded, all else is not.
+        precisions: precisions of products with parameters. Only the factors of these products are rounded.
 
     Attributes:
         gradients: after `backward`, dense arrays by parameter name (trainable or not).
@@ -74,7 +74,7 @@ class Reference:
             target with an error of that size may round the vector the other way.
         reached: after `backward`, names of the parameters that the loss depends on. Other parameters have no gradient,
             not even a zero one.
-        batches: vertices in the order of their computation.
+        batches: the batches of vertices, in the order in which they are computed.
     """
 
     def __init__(
@@ -304,7 +304,7 @@ def weights_of(model: Model) -> dict[str, Array]:
 
 
 def _draws(graph: Graph, shard: int) -> Array:
-    """Return, by recording index, the number of each vertex that its random words depend on."""
+    """Return the number on which each vertex's random words depend, by recording index."""
     example = np.full(graph.n_calls, -1)
     for first, n, numbers in graph.examples:
         example[first : None if n is None else first + n] = numbers if isinstance(numbers, int) else numbers.numbers
@@ -318,6 +318,6 @@ def _draws(graph: Graph, shard: int) -> Array:
 
 
 def key_of(model: Model) -> LaunchKey:
-    """Return the key of the random numbers of the next `fb`, and of `gradients(train=True)` before it."""
+    """Return the random-number key for the next `fb`, and for `gradients(train=True)` before it."""
     model.pull_weights()
     return launch_key(model.seed, model.step + 1, model.accumulated.calls if model.accumulated is not None else 0)

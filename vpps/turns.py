@@ -1,10 +1,10 @@
 """Turns: serialise all calls that use the same weights.
 
 A model has a turn, and its training handle shares it. A call that reads or writes the weights in the host's memory
-takes the turn. A forward-only handle has a turn of its own, and takes it before the model's.
+takes the turn. A forward-only handle has its own turn, and takes it before the model's.
 
 A lock alone is not enough. A signal handler, or a schedule that an update calls, runs in the thread that holds the
-lock, in the middle of a call. A call from there is recognised by the frames of user code between it and the running
+lock, in the middle of a call. Such a call is recognised by the frames of user code between it and the running
 call. Calls that only read get the state after the last whole step; others are refused.
 """
 
@@ -37,7 +37,7 @@ class Turn:
     """The lock of a model or of a forward-only handle, and the call that holds it.
 
     Args:
-        above: the turn that is taken after this one; a thread that holds it must not wait for this one.
+        above: the turn that is taken after this one; a thread that holds `above` must not wait for this turn.
 
     Attributes:
         call: the innermost running call, or None if the turn is free.
@@ -117,7 +117,7 @@ def reading(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P
     """Like `serialised`, but a signal handler or callback sees the last whole step.
 
     Raises:
-        HandleError: the running call changes weights by other means than a step.
+        HandleError: the running call changes weights other than by a step.
     """
     return _taking_turns(method, reads=True)
 
