@@ -34,7 +34,7 @@ class _Access:
         return self.slab == other.slab and self.lo < other.hi and other.lo < self.hi and (self.writes or other.writes)
 
     def same_vp(self, other: _Access) -> bool:
-        """Return True if one virtual processor makes both accesses to each unit that they share."""
+        """Return True if, for each shared unit, both accesses are by the same virtual processor."""
         if self.owners is not None and other.owners is not None:
             lo, hi = max(self.lo, other.lo), min(self.hi, other.hi)
             mine, theirs = self.owners[lo - self.lo : hi - self.lo], other.owners[lo - other.lo : hi - other.lo]
@@ -87,7 +87,7 @@ class _Earlier:
     """Index of accesses and their groups, by slab and units.
 
     Comparing all pairs takes seconds for a concatenation of thousands of pieces. Here accesses of similar widths share
-    a size class. Its buckets are as wide as its widest access, so an access reaches into the next bucket at most.
+    a size class. Its buckets are as wide as its widest access, so an access extends at most into the next bucket.
     """
 
     def __init__(self) -> None:
@@ -120,11 +120,11 @@ def in_groups(instrs: Sequence[Instr]) -> list[list[Instr]]:
 
 
 class Reads(NamedTuple):
-    """Values that instructions read and other virtual processors may have written in the step before.
+    """Values that instructions read and other virtual processors may have written in the previous step.
 
     Attributes:
         kinds: types of the index lists that name the values.
-        width: function of a list that returns the width of its rows in floats.
+        width: function that returns the width of a list's rows in floats.
     """
 
     kinds: tuple[type, ...]
@@ -139,7 +139,7 @@ def follows_freely(
     vps: tuple[int, int],
     reads: Reads,
 ) -> bool:
-    """Return True if a step on other vertices may follow a step with no barrier between.
+    """Return True if a step on other vertices may follow a step without a barrier in between.
 
     It may if two rules hold. The writer of each handed-over unit (a value in forward, a gradient of an argument in
     backward) is also its reader. No virtual processor reuses memory that others may still read.
@@ -164,8 +164,8 @@ def follows_freely(
 def reuses_by_owner(
     before: Sequence[Instr], after: Sequence[Instr], shared: Collection[int], vps: tuple[int, int]
 ) -> bool:
-    """Return True if steps on different rows may share the memory of some slabs with no barrier between. Units may be
-    reused by their owners; rows may not, as their owners differ from step to step."""
+    """Return True if steps on different rows may share the memory of some slabs without a barrier in between. Owners
+    may reuse their units, but not their rows, because a row's owner differs from step to step."""
     again = ((a, b) for a, b in _conflicts(before, after, vps) if a.slab in shared) if shared else ()
     return all(a.owners is not None and b.owners is not None and a.same_vp(b) for a, b in again)
 
@@ -219,5 +219,5 @@ def _conflicts(
 
 
 def shares_by_owner(before: Sequence[Instr], after: Sequence[Instr], vps: tuple[int, int]) -> bool:
-    """Return True if all conflicting accesses of two lists of instructions on the same vertices are by one owner."""
+    """Return True if all conflicting accesses of two lists of instructions on the same vertices have one owner."""
     return all(a.same_vp(b) for a, b in _conflicts(before, after, vps))

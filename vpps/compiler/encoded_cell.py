@@ -35,8 +35,8 @@ from vpps.script.instructions import BY_NAME, NO_FLAGS, Field, Kind, Role
 from vpps.script.tails import Tail, ViewUse
 from vpps.values import float_word
 
-# Lists of rows that the step before may have written: values in forward, and gradients in backward. Between steps of
-# one cell SameRow does not count: values of other parts are older.
+# Lists of rows that the previous step may have written: values in forward, and gradients in backward. Between steps of
+# one cell SameRow does not matter: other parts have computed their values earlier.
 _VALUES = (Args, Elements, SameRow)
 _GRADIENTS = (Uses, SameRowGradient)
 
@@ -52,7 +52,7 @@ class Contribution(NamedTuple):
 
     Attributes:
         group: the instruction that computes it, or that adds up its partial tiles.
-        tiles: the instruction that computes the partial tiles before.
+        tiles: the instruction that computes the partial tiles beforehand.
         summed_by: number of the contribution whose partial tiles include the terms of this sum; or -1.
     """
 
@@ -63,7 +63,7 @@ class Contribution(NamedTuple):
 
 
 class Group:
-    """Instructions of a cell that a virtual processor executes one after the other, with no barrier between.
+    """Instructions of a cell that a virtual processor executes one after the other, without a barrier in between.
 
     Args:
         whole: True if the instructions work on all rows of the cell at once, not on those of a step.
@@ -88,13 +88,13 @@ class EncodedCell:
     """A lowered cell with its encoded groups.
 
     Args:
-        exclusive: True for exclusive scripts (see LoweredCell): every instruction is a group of its own.
-        taken_back: the outputs as of LoweredCell, each with the stride of its gradient rows in floats.
-        fusion, first_same_row, training, unread: as of LoweredCell.
+        exclusive: True for exclusive scripts (see LoweredCell): every instruction is its own group.
+        taken_back: the outputs as in LoweredCell, each with the stride of its gradient rows in floats.
+        fusion, first_same_row, training, unread: as in LoweredCell.
 
     Attributes:
         forward, backward: groups between one barrier and the next, by barrier.
-        handed_back: arguments and their gradient rows, as of `lowered`, that producers find through index lists.
+        handed_back: those of `lowered.arguments` whose gradient rows producers find through index lists.
         read_whole: slabs that another part of the cell reads in one step.
         keys: lists that its words refer to, with the number of the base that holds the list's position.
         operands: operands that a plan makes direct or indexed, with the number of the base of their first word; the
@@ -147,8 +147,8 @@ class EncodedCell:
         return [*self.lowered.forward, *(self.lowered.backward if backward else [])]
 
     def used(self, backward: bool) -> tuple[frozenset[str], frozenset[Tail]]:
-        """Return the names of its instructions, and its tails, without the instructions of parameter gradients: each
-        launch selects those."""
+        """Return the names of its instructions, and its tails. Instructions for parameter gradients are left out: each
+        launch selects its own."""
         steps = self._steps(backward)
         return frozenset(i.instruction.name for i in steps), frozenset(i.tail for i in steps if i.tail is not None)
 
@@ -180,7 +180,7 @@ class EncodedCell:
         return freely and (other is not self or shares_by_owner(theirs, mine, self._vps))
 
     def piece_rows(self) -> int:
-        """Return the number of rows of a piece, or 0 if steps are not divided.
+        """Return the number of rows in a piece, or 0 if steps are not divided.
 
         In inference, a step runs all of its instructions on one piece of its rows after the other. An instruction then
         finds its operands in the second-level cache, and scratch memory is no larger than that; the scores of a
@@ -198,7 +198,7 @@ class EncodedCell:
         return max(FEWEST_ROWS, CACHED_FLOATS // max(width, 1))
 
     def _width_of(self, key: ListKey) -> int:
-        """Return the floats per row that a list of values, or of gradients, names."""
+        """Return the number of floats per row of the values or gradients that a list refers to."""
         if isinstance(key, Uses | SameRowGradient):
             return self.lowered.outputs[key.output].width
         assert isinstance(key, Args | Elements | SameRow)
@@ -215,7 +215,7 @@ class EncodedCell:
 
     def _read_by_steps(self) -> set[int]:
         """Return the slabs of argument gradients that backward can free step by step: only backward steps read them,
-        through index lists, and there is a barrier among any three steps in a row of this cell."""
+        through index lists, and there is a barrier within any three consecutive steps of this cell."""
         if self._groups_of_vps > 1 or self._runs_on():
             return set()
         beside = set(self.lowered.arguments).difference(self.handed_back)
@@ -258,7 +258,7 @@ class EncodedCell:
         return -1
 
     def _tiled(self, gradient: ParameterGradient) -> Contribution:
-        """Make the contribution to a matrix gradient by way of partial tiles."""
+        """Make the contribution to a matrix gradient through partial tiles."""
         i = gradient.instr
         values = {"partials": 0, "columns": i.values["columns"], "sums": 0, "turn": 0}
         tiles = Group(self, [replace(i, name="outer_tiles", values=values)], whole=True)
@@ -294,13 +294,13 @@ class EncodedCell:
 
     def _found(self, key: ListKey, offset: int, scalar: bool, whole: bool) -> OperandWords:
         """Return the words of an operand with a row for each word of a list."""
-        if self.exclusive:  # an instruction of a single vertex reads the list, as in VPPS
+        if self.exclusive:  # an instruction on a single vertex reads the list, as in VPPS
             return indexed(self._list(key, per_row=int(not whole)), offset, scalar)
         return placed(self.operands.setdefault(RowOperand(key, offset, whole), self.n_bases), scalar)
 
     def _operand(self, view: View, instr: Instr, field: Field, whole: bool) -> OperandWords:
         scalar = field.role not in (Role.WRITE, Role.ADD) and view.width == 1
-        if field.elements:  # rows count from the cell's first element, for any vertices of the instruction
+        if field.elements:  # rows are counted from the cell's first element, not the instruction's
             return self._found(view.row_list(instr.elements), view.offset, scalar, whole=True)
         return self._rows(view, instr, scalar, whole)
 
@@ -314,7 +314,7 @@ class EncodedCell:
             stride = self.lowered.slabs[view.slab].width
             return direct(Word(view.offset, view.slab, stride), stride, scalar)
         assert isinstance(view.rows, SameRow | SameRowGradient)
-        # A value that crosses between parts has a slab of its own.
+        # A value that crosses between parts has its own slab.
         key = view.rows
         stride = self._taken_back[key.output] if isinstance(key, SameRowGradient) else self._width_of(key)
         address = self._list(key, per_row=stride)

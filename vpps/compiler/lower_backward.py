@@ -1,4 +1,4 @@
-"""Lowers a traced cell: the instructions of backward, and the gradients of its parameters.
+"""Lowers a traced cell: the backward instructions, and the gradients of the cell's parameters.
 
 Backward is in gather form: no instruction adds to memory that another vertex's instruction writes. A vertex stores one
 gradient row per argument. The vertex that produced the argument sums the rows of all uses (`gather_sum`), in fixed
@@ -40,7 +40,7 @@ from vpps.script.instructions import Flag
 
 
 class Backward(Forward):
-    """The instructions of backward."""
+    """The backward instructions."""
 
     def claim(self, j: int) -> tuple[View, bool]:
         """Return the view for a contribution to node j's gradient, and True if the contribution must be added."""
@@ -57,7 +57,7 @@ class Backward(Forward):
         return view, False
 
     def _clear(self, i: int, offset: int, width: int) -> None:
-        """Zero those units of [offset, offset + width) that no instruction has written."""
+        """Zero the units of [offset, offset + width) that no instruction has written."""
         covered = self.covered[i][offset : offset + width]
         edges = np.flatnonzero(np.diff(covered, prepend=True, append=True))
         for begin, end in edges.reshape(-1, 2).tolist():

@@ -14,7 +14,7 @@ OUTSIDE = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER, Form.LOOKUP)
 
 
 def offset_of(nodes: Sequence[Node], i: int) -> int:
-    """Return the floats from the beginning of an operand to node i, a view of it."""
+    """Return how many floats lie between the beginning of an operand and node i, which is a view of it."""
     node = nodes[i]
     if node.op.form is Form.RESHAPE:
         return 0
@@ -29,14 +29,14 @@ def root(nodes: Sequence[Node], i: int) -> int:
 
 
 def offset_in_root(nodes: Sequence[Node], i: int) -> int:
-    """Return the floats before a view in the node that it is part of."""
+    """Return the number of floats before a view in the node that it is part of."""
     if nodes[i].op.form not in VIEWS:
         return 0
     return offset_of(nodes, i) + offset_in_root(nodes, nodes[i].inputs[0])
 
 
 def prepare(cell: TracedCell) -> tuple[list[Node], tuple[int, ...]]:
-    """Return the nodes with biases fused into products, and the outputs, each with memory of its own."""
+    """Return the nodes with biases fused into products, and the outputs, each with its own memory."""
     nodes = _fuse_biases(list(cell.nodes), cell.outputs)
     outputs = []
     for o in cell.outputs:
@@ -100,12 +100,12 @@ def execution_order(nodes: Sequence[Node]) -> list[int]:
 
 
 def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[int]:
-    """Return the number of equal parts in which each node's units are divided among virtual processors.
+    """Return the number of equal parts into which each node's units are divided among virtual processors.
 
     Stacked gates that are split again have one part per gate, so that one VP owns the same hidden units of every gate.
     A slice of several gates counts as these gates if it is split in the same way. Nodes joined by elementwise ops, or
     added to a product, must agree. If slices differ, the parts are the largest that no slice cuts through. Parts
-    narrower than a granule are ignored: no VP could own a block of one, and loops over them would be short.
+    narrower than a granule are ignored: no VP could own a block of such a part, and loops over it would be short.
     """
     parent = list(range(len(nodes)))
 
