@@ -25,24 +25,24 @@ OPPOSITE: Permutation = (1, 0)
 
 class ShapePart(NamedTuple):
     """A node of an operand's subtree, and the places of the operand in each child. The topmost node may not be in the
-    tree, see `spanning`."""
+    tree; see `spanning`."""
 
     node: TreeNode
     places: list[int]
 
     @property
     def together(self) -> list[int]:
-        """Sets of places that this node makes contiguous: all of a P node, each two neighbours of a Q node."""
+        """Sets of places that this node makes contiguous: all of a P node's, or those of each two Q node neighbours."""
         return [sum(self.places)] if self.node.kind == "P" else [a | b for a, b in pairwise(self.places)]
 
 
-Shape = dict[int, ShapePart]  # the inner nodes by their places; a node after those below it
+Shape = dict[int, ShapePart]  # the inner nodes by their places; each node after those below it
 
 
 def shape(root: TreeNode, operand: Sequence[int]) -> Shape:
     """Return the subtree of an operand whose variables are contiguous in every order.
 
-    It stays valid until a reduction by a set that shares elements with the operand changes the tree.
+    The subtree is valid until the tree is reduced by a set that shares elements with the operand.
     """
     places = {1 << variable: 1 << k for k, variable in enumerate(operand)}  # by leaves
     parts: Shape = {}
@@ -71,7 +71,7 @@ class Correspondences:
         self._of: dict[TreeNode, tuple[TreeNode, Permutation]] = {}
 
     def find(self, x: TreeNode) -> tuple[TreeNode, Permutation]:
-        """Return the node that decides the order of this one, perhaps itself, and the map from children to its own."""
+        """Return the node that decides the order of x (perhaps x itself), and the map from x's children to its own."""
         path = []
         while x in self._of:
             path.append(x)
