@@ -61,7 +61,7 @@ def encode(
 
     Args:
         n: number of rows.
-        width: floats of a row of the result.
+        width: floats per row of the result.
         fields: values by the names of the instruction table; operands from `direct` and `indexed`, segments as a list
             of (operand, width), views as a list of (operand, use).
     """
