@@ -46,7 +46,7 @@ class DtypeError(VppsError, TypeError):
 
 
 class IndexRangeError(VppsError, IndexError):
-    """A lookup row, a label or an element index lies outside its range."""
+    """A lookup row, a label or an element index is out of range."""
 
 
 class DivisionError(VppsError, ZeroDivisionError):

@@ -17,7 +17,7 @@ from vpps import locks
 
 MOST_OF_HEADER = 100_000_000  # bytes; the safetensors format's limit
 _MOST_LINKS = 40  # Linux's limit
-_NAMED = 55  # characters of a file's name in its replacement's name: a name can have 250 characters
+_NAMED = 55  # characters of a file's name that are kept in its replacement's name: a name can have 250 characters
 
 
 @contextmanager

@@ -169,7 +169,7 @@ def hinted(function: F) -> F:
                 raise
             raise TypeError(f"{owner}({arguments[1]!r}, ...): {hints['-']}") from None
 
-    # Sphinx resolves the type hints of overloads in the globals of the documented object: use the function's globals.
+    # Sphinx resolves an overload's type hints in the documented object's globals: use the function's globals.
     made = FunctionType(called.__code__, function.__globals__, closure=called.__closure__)
     return wraps(function)(made)  # type: ignore[return-value]
 

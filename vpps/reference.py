@@ -47,7 +47,7 @@ class ReferenceBatch:
     nodes: list[Array] = field(default_factory=list)
 
     def read(self) -> Iterator[tuple[int, Shape, Array]]:
-        """Yield the node, the shape of the values and the value ids of each argument that is not an int."""
+        """For each argument that is not an int, yield its node, the shape of its values, and its value ids."""
         cell, vectors, lists = self.block.cell, iter(self.args), iter(self.lists)
         for kind, node in zip(cell.kinds, cell.arguments, strict=True):
             if not isinstance(kind, Int):
@@ -65,13 +65,13 @@ class Reference:
         graph: the graph to compute.
         weights: float64 (or float32) arrays by parameter name.
         key: key of dropout's random numbers, such as `key_of(model)`; None, as in inference, turns dropout off.
-        shard: number of the shard of a mini-batch; it decides the dropout masks of vertices that have no example.
+        shard: the shard's number in its mini-batch; it decides the dropout masks of vertices that have no example.
         precisions: precisions of products with parameters. Only the factors of these products are rounded.
 
     Attributes:
         gradients: after `backward`, dense arrays by parameter name (trainable or not).
         nearest_tie: smallest distance of a product's vector from a rounding tie (`Precision.nearest_tie`). A float32
-            target with an error of that size may round the vector the other way.
+            target with an error of that size may round the vector in the other direction.
         reached: after `backward`, names of the parameters that the loss depends on. Other parameters have no gradient,
             not even a zero one.
         batches: the batches of vertices, in the order in which they are computed.
@@ -148,7 +148,7 @@ class Reference:
         return of[shape][self._slot[ids]] if len(ids) else np.zeros((0, *shape))
 
     def _operands(self, batch: ReferenceBatch, i: int) -> list[Array]:
-        """Return the operands of node i in the form that its reference functions take."""
+        """Return node i's operands in the form that its reference functions expect."""
         nodes = batch.block.cell.nodes
         node = nodes[i]
         xs: list[Array] = [] if node.parameter is None else [self.weights[node.parameter.name]]
@@ -200,7 +200,7 @@ class Reference:
         return self._d_values[expression.shape][self._slot[value_ids(expression)]]  # type: ignore[no-any-return]
 
     def gradients_of(self, batch: ReferenceBatch) -> tuple[Array, list[Array]]:
-        """After `backward`: return the gradients of a batch's outputs, flat, and those of each argument."""
+        """After `backward`: return the gradients of a batch's outputs, as a flat array, and those of each argument."""
         cell = batch.block.cell
         given = [
             self._d_values[cell.nodes[o].shape][self._slot[ids[batch.rows]]].reshape(len(batch.rows), -1)

@@ -118,6 +118,6 @@ def present_target() -> Target:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names as a list for messages: 'cpu', 'cuda' or 'simt'."""
+    """Format names as a list for messages: 'cpu', 'cuda' or 'simt'."""
     *others, last = map(repr, sorted(names))
     return f"{', '.join(others)} or {last}"

@@ -3,7 +3,7 @@
 A model has a turn, and its training handle shares it. A call that reads or writes the weights in the host's memory
 takes the turn. A forward-only handle has its own turn, and takes it before the model's.
 
-A lock alone is not enough. A signal handler, or a schedule that an update calls, runs in the thread that holds the
+A lock is not enough. A signal handler, or a schedule that an update calls, runs in the thread that holds the
 lock, in the middle of a call. Such a call is recognised by the frames of user code between it and the running
 call. Calls that only read get the state after the last whole step; others are refused.
 """
@@ -34,7 +34,7 @@ class _Call(NamedTuple):
 
 
 class Turn:
-    """The lock of a model or of a forward-only handle, and the call that holds it.
+    """The lock of a model or forward-only handle, and the call that holds it.
 
     Args:
         above: the turn that is taken after this one; a thread that holds `above` must not wait for this turn.

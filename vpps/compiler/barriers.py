@@ -1,7 +1,7 @@
 """Places barriers between a cell's instructions.
 
 The instructions of a group run without waiting for each other: if one of them reads another one's result, the same
-virtual processor wrote it. The verifier checks the same rule on finished scripts, by execution.
+virtual processor wrote it. The verifier checks the same rule by executing finished scripts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Access:
 
 
 def owners_of(instr: Instr, granule: int, n_vps: int) -> NDArray[np.int16]:
-    """Return the owner of each unit of an instruction's result, if slices are units."""
+    """Return the owner of each unit in an instruction's result, if slices are units."""
     return unit_owners(instr.width, instr.parts, granule, n_vps, instr.turns)
 
 
@@ -142,7 +142,7 @@ def follows_freely(
     """Return True if a step on other vertices may follow a step without a barrier in between.
 
     It may if two rules hold. The writer of each handed-over unit (a value in forward, a gradient of an argument in
-    backward) is also its reader. No virtual processor reuses memory that others may still read.
+    backward) is also its reader. No virtual processor reuses memory that another may still read.
 
     Args:
         before, after: the last instructions of one step, and the first ones of a later step.
@@ -212,12 +212,12 @@ def _readers(instr: Instr, vps: tuple[int, int], reads: Reads) -> list[tuple[int
 def _conflicts(
     before: Sequence[Instr], after: Sequence[Instr], vps: tuple[int, int]
 ) -> Iterator[tuple[_Access, _Access]]:
-    """Yield the conflicting accesses of two lists of instructions."""
+    """Yield the pairs of conflicting accesses between two lists of instructions."""
     earlier = [a for instr in before for a in _accesses(instr, *vps)]
     later = [b for instr in after for b in _accesses(instr, *vps)]
     return ((a, b) for b in later for a in earlier if a.conflicts(b))
 
 
 def shares_by_owner(before: Sequence[Instr], after: Sequence[Instr], vps: tuple[int, int]) -> bool:
-    """Return True if all conflicting accesses of two lists of instructions on the same vertices have one owner."""
+    """Return True if, between two lists of instructions on the same vertices, only accesses by one owner conflict."""
     return all(a.same_vp(b) for a, b in _conflicts(before, after, vps))

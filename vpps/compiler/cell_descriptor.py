@@ -173,8 +173,8 @@ class CellDescriptor:
         )
 
     def _numbers_of_bases(self) -> NDArray[np.int64]:
-        """Return the planner's number of each base of the templates, and -1 at the end for no base. The planner numbers
-        slabs first, then the views in other parts, then the words of operands, then lists and constants."""
+        """Return the planner's number for each base in the templates, and a final -1 for no base. The planner numbers
+        slabs first, then the views in other parts, then operands' words, then lists and constants."""
         cell, same_row = self._cell, self._same_row
         n_slabs = len(cell.lowered.slabs)
         n_same_row, n_words = n_slabs + len(same_row), 2 * len(cell.operands)
@@ -194,7 +194,7 @@ class CellDescriptor:
         return template_record(template, self._bases[template.base])
 
     def _instruction(self, group: Group) -> InstructionRecord:
-        """Make the record of a group of one instruction, with the bit of its name."""
+        """Make the record of a single-instruction group, with the bit of the instruction's name."""
         (_, instr), *_ = group.starts
         return InstructionRecord(self._names.bit(instr.instruction.name), self._template(group.template))
 

@@ -32,7 +32,7 @@ class EncodedCells:
         passes: passes of the cell compiler.
 
     Attributes:
-        notes: effects of the passes on the nodes of each cell: name of the pass, and a sentence.
+        notes: the passes' effects on each cell's nodes: name of the pass, and a sentence.
     """
 
     def __init__(self, distribution: Distribution, exclusive: bool, passes: Passes) -> None:

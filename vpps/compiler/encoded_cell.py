@@ -97,10 +97,10 @@ class EncodedCell:
         handed_back: those of `lowered.arguments` whose gradient rows producers find through index lists.
         read_whole: slabs that another part of the cell reads in one step.
         keys: lists that its words refer to, with the number of the base that holds the list's position.
-        operands: operands that a plan makes direct or indexed, with the number of the base of their first word; the
-            next base is their second word.
+        operands: operands that a plan makes direct or indexed, with the number of their first word's base; the next
+            base is their second word.
         constants: slot and word of each Constant in its words, with the number of its base.
-        n_forward_keys, n_forward_operands: numbers of keys and operands that forward needs; they come first.
+        n_forward_keys, n_forward_operands: how many keys and operands forward needs; these come first.
         watches: instructions that detect non-finite gradients of parameters.
         gradients: contributions to dense gradients.
     """
@@ -153,7 +153,7 @@ class EncodedCell:
         return frozenset(i.instruction.name for i in steps), frozenset(i.tail for i in steps if i.tail is not None)
 
     def numbers_used(self, training: bool) -> frozenset[int]:
-        """Return the numbers of the on-chip matrices that its products use."""
+        """Return the numbers of the on-chip matrices that the cell's products use."""
         return frozenset(i.values["matrix"] for i in self._steps(training) if i.name.startswith("matvec"))
 
     def may_follow(self, other: EncodedCell, group: int, backward: bool) -> bool:
@@ -182,10 +182,10 @@ class EncodedCell:
     def piece_rows(self) -> int:
         """Return the number of rows in a piece, or 0 if steps are not divided.
 
-        In inference, a step runs all of its instructions on one piece of its rows after the other. An instruction then
-        finds its operands in the second-level cache, and scratch memory is no larger than that; the scores of a
-        vocabulary gain most. A step with barriers is not divided. Training stores most values, so it gains nothing. On
-        a GPU caches are not the bottleneck.
+        In inference, a step runs all of its instructions on one piece of its rows, then on the next piece. Operands are
+        then in the second-level cache, and scratch memory is no larger than that; scoring a vocabulary gains most. A
+        step with barriers is not divided. Training stores most values, so it gains nothing. On a GPU, caches are not
+        the bottleneck.
         """
         panel, n_vps = self._vps
         if panel == 1 or self.exclusive or self._groups_of_vps > 1:
@@ -241,8 +241,8 @@ class EncodedCell:
         return 0
 
     def row_lists(self, training: bool) -> list[tuple[ListKey, list[RowOperand]]]:
-        """Return the index lists that operands may need, in the order of their first use; without training, those of
-        forward only."""
+        """Return the index lists that operands may need, in the order of their first use; without training, only
+        those for forward."""
         found: dict[ListKey, list[RowOperand]] = {}
         for operand in list(self.operands)[: None if training else self.n_forward_operands]:
             found.setdefault(operand.key, []).append(operand)
@@ -266,7 +266,7 @@ class EncodedCell:
         return Contribution(gradient, Group(self, [added], whole=True), tiles)
 
     def fused(self, contribution: Contribution, ending: Ending) -> Group:
-        """Return the group of an outer product, or of a sum of partial tiles, fused with the optimizer step."""
+        """Return the group in which an outer product, or a sum of partial tiles, is fused with the optimizer step."""
         i, place = contribution.gradient.instr, ending.distribution.physical[contribution.gradient.parameter]
         # The plan fills in the position of the hyper-parameters, which is the first field.
         values = {**i.values, **step_fields(place, ending.averaging), "hyper": 0}
@@ -293,7 +293,7 @@ class EncodedCell:
         return Word(0, self.keys.setdefault(key, self.n_bases), per_row)
 
     def _found(self, key: ListKey, offset: int, scalar: bool, whole: bool) -> OperandWords:
-        """Return the words of an operand with a row for each word of a list."""
+        """Return the words of an operand that has a row for each word in a list."""
         if self.exclusive:  # an instruction on a single vertex reads the list, as in VPPS
             return indexed(self._list(key, per_row=int(not whole)), offset, scalar)
         return placed(self.operands.setdefault(RowOperand(key, offset, whole), self.n_bases), scalar)
@@ -305,7 +305,7 @@ class EncodedCell:
         return self._rows(view, instr, scalar, whole)
 
     def _rows(self, view: View, instr: Instr, scalar: bool, whole: bool) -> OperandWords:
-        """Return the words of a view with a row for each row of an instruction."""
+        """Return the words of a view that has a row for each row of an instruction."""
         if view.may_be_listed(instr.domain):
             return self._found(view.row_list(instr.domain), view.offset, scalar, whole)
         if view.shared:
@@ -323,7 +323,7 @@ class EncodedCell:
     def _tail_view(
         self, use: ViewUse, what: View | Listed | Constant | float | int, instr: Instr, whole: bool
     ) -> tuple[OperandWords, int]:
-        """Return the words of a view of a tail, and its use."""
+        """Return the words of a tail's view, and its use."""
         words: OperandWords
         if use is ViewUse.RESULT:
             assert isinstance(what, int)
@@ -370,7 +370,7 @@ def _is_tiled(gradient: ParameterGradient, distribution: Distribution) -> bool:
 
 
 def watches(lowered: LoweredCell, gradients: Sequence[ParameterGradient], for_all: bool) -> list[Instr]:
-    """Return instructions that check the operands of gradients, including those of tables: dy, and x if a gradient is
+    """Return instructions that check the operands of gradients, including table gradients: dy, and x if a gradient is
     a sum of dy x^T."""
     read: list[tuple[int, int, View, list[View], int]] = []  # node, domain, dy, x, terms of a row
     read += [(0, t.view.domain, t.view, [], 1) for t in lowered.table_gradients]
@@ -383,5 +383,5 @@ def watches(lowered: LoweredCell, gradients: Sequence[ParameterGradient], for_al
         operands = {"dy": dy, "x": x}
         watch = Instr("watch", node, domain, dy.width, 1, operands, {"terms": terms}, rows=True, for_all=for_all)
         found.setdefault(dy, []).append(watch)
-    # A watch with x covers the one on the same dy without x.
+    # A watch with x makes a watch on the same dy without x redundant.
     return [i for of_dy in found.values() for i in [i for i in of_dy if i.operands["x"]] or of_dy[:1]]

@@ -27,7 +27,7 @@ class Args(ListKey):
 
 @dataclass(frozen=True, slots=True)
 class Elements(ListKey):
-    """Index list, a word per list element: address of each element of the list argument at a position."""
+    """Index list, a word per list element: address of each element in the list argument at a position."""
 
     position: int
 

@@ -160,7 +160,7 @@ class Backward(Forward):
             self.add_parameter_gradient(matrix, instr)
 
     def _transposed_product(self, i: int, x: int, matrix: Parameter, dy: View, dst: View, accumulate: bool) -> None:
-        """Emit dst = W^T dy, from a stored transpose, or from W: each owner of rows of W adds its part of the sum."""
+        """Emit dst = W^T dy, from a stored transpose, or from W: each owner of W's rows adds its part of the sum."""
         place = self.places[matrix]
         if place.on_chip is not None and place.on_chip.atomic:
             rows = place.on_chip.rows

@@ -184,5 +184,5 @@ def rows_of_packed_backward(low: Backward, i: int, node: Node, dy: View) -> None
 
 
 def _row_number(node: Node) -> Ints | None:
-    """Return the list of row numbers of a lookup, or None."""
+    """Return a lookup's list of row numbers, or None."""
     return Ints(node.inputs[0]) if node.inputs else None

@@ -19,7 +19,7 @@ _WIDTH = 3  # word of an instruction's head
 
 
 class ModelDescriptor:
-    """Makes the record of the parameters and of the end of a launch.
+    """Makes the record of the parameters and the launch's end.
 
     Args:
         exclusive: True if every virtual processor has its own script.

@@ -14,7 +14,7 @@ OUTSIDE = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER, Form.LOOKUP)
 
 
 def offset_of(nodes: Sequence[Node], i: int) -> int:
-    """Return how many floats lie between the beginning of an operand and node i, which is a view of it."""
+    """Return the number of floats between the beginning of an operand and node i, which is a view of it."""
     node = nodes[i]
     if node.op.form is Form.RESHAPE:
         return 0

@@ -136,7 +136,7 @@ class GradientRecord(NamedTuple):
 
 class GroupRecord(NamedTuple):
     """Instructions of a step between one barrier and the next. An exclusive script has one instruction per group and
-    executes it row by row: by all owners of rows of its matrix, or by one virtual processor, as a part of its load.
+    executes it row by row: by all owners of its matrix's rows, or by one virtual processor, as a part of its load.
 
     Attributes:
         domain: domain whose rows the instructions run over.
@@ -165,7 +165,7 @@ class SlabViewRecord(NamedTuple):
 
 
 class RowOperandRecord(NamedTuple):
-    """An operand whose rows lie at an even stride or are found through a list (its number, and the offset in each row).
+    """An operand whose rows have an even stride or are found through a list (its number, and the offset in each row).
 
     Attributes:
         whole: True if its instruction works on all rows of the cell at once.
@@ -177,7 +177,7 @@ class RowOperandRecord(NamedTuple):
 
 
 class CellRecord(NamedTuple):
-    """An encoded cell, or a part of one. The first keys and operands are those of forward."""
+    """An encoded cell, or a part of one. The keys and operands that forward uses come first."""
 
     id: I64
     n_domains: I64
@@ -199,7 +199,7 @@ class CellRecord(NamedTuple):
     backward: list[list[GroupRecord]]
     watches: list[InstructionRecord]
     gradients: list[GradientRecord]
-    matrices_of_forward: list[I32]  # numbers of matrices on the chip
+    matrices_of_forward: list[I32]  # numbers of on-chip matrices
     matrices_of_training: list[I32]
     input_gradient: SlabViewRecord  # gradient of a graph input, if the user wants it
 
@@ -298,7 +298,7 @@ class ModelRecord(NamedTuple):
 
     Attributes:
         kernel_of: for each user parameter, the number of the kernel parameter that it is, or in which it is stacked.
-        load_name: bit of the name of loads.
+        load_name: name bit of load instructions.
         exclusive: True if every virtual processor has its own script.
         accumulate, no_gradient: flags, shifted to their place in the word.
         tile_rows, tile_columns, segment, most_segments, shared_tiles: constants of partial tiles (`script/slices.py`).

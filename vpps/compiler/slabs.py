@@ -24,7 +24,7 @@ class Life(IntEnum):
     HANDED_BACK = auto()  # training: gradients of arguments, rows of a step, until one stage after their last reader
 
 
-# Floats between slabs that lie side by side. A tail reads all of them in one loop. At distances of whole pages, their
+# Floats between adjacent slabs. A tail reads all of the slabs in one loop. At distances of whole pages, their
 # rows would share one set of the first-level cache, which holds fewer (measured: 3 times slower with 15 slabs).
 STAGGER = 5 * ALIGN
 
@@ -49,7 +49,7 @@ class SlabGroups:
         read_by_steps: in training, slabs of argument gradients that only backward steps read, through index lists.
 
     Attributes:
-        of_life: numbers of the groups of each lifetime.
+        of_life: numbers of the groups with each lifetime.
         places: for each slab its group, the floats per row of the slabs before it in the group, and the padding floats
             before it in the group.
     """

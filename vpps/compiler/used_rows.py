@@ -18,7 +18,7 @@ from vpps.record.trace import TracedCell
 
 
 def reach_of(cell: TracedCell, output: int, numbers: Mapping[Parameter, int]) -> OutputReachRecord:
-    """Return the dependencies of an output of a traced cell.
+    """Return the dependencies of a traced cell's output.
 
     Args:
         output: number of the output's node.

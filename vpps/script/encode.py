@@ -62,7 +62,7 @@ def encode(
     Args:
         n: number of rows.
         width: floats per row of the result.
-        fields: values by the names of the instruction table; operands from `direct` and `indexed`, segments as a list
+        fields: values by their names in the instruction table; operands from `direct` and `indexed`, segments as a list
             of (operand, width), views as a list of (operand, use).
     """
     instruction = instruction_of(name, fields)

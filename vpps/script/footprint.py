@@ -50,13 +50,13 @@ class MemoryMap:
     """Memory that a script may touch.
 
     Attributes:
-        n_vps: number of virtual processors of all groups.
+        n_vps: number of virtual processors in all groups.
         groups: number of groups of virtual processors.
         panel: rows of a packed panel.
         pool_floats: floats of the pool.
         memory: `(n, 5)` arrays of the pool: start, stop, first and last period of its live range, and the group whose
             periods these are; -1: all groups.
-        periods: `(n, 2)` sorted positions of the script where a period begins, and its number, which grows with time.
+        periods: `(n, 2)` sorted script positions where a period begins, and the period's number, which grows with time.
             Groups reach a period at different times.
         unwritten: spans of the pool that have no values before the launch.
         lists: spans of the script, each with one list (or data).
@@ -280,7 +280,7 @@ class Footprint:
         return range(first, last, stride) if stride else np.full(len(rows), address)
 
     def grid(self, d: Decoded, starts: range | Ints, units: Ints) -> Cells:
-        """Return the elements of rows; each row must lie inside one array that the pool holds now."""
+        """Return the elements of rows; each row must be inside one array that the pool holds now."""
         cells = Cells(starts, units)
         if len(outside := self.outside(cells)):
             first, last = outside[0] + units[0], outside[0] + units[-1]
@@ -288,7 +288,7 @@ class Footprint:
         return cells
 
     def outside(self, cells: Cells) -> range | Ints:
-        """Return the starts of rows that do not lie inside one array that the pool holds now."""
+        """Return the starts of rows that are not inside one array that the pool holds now."""
         there, first, stops, _ = self.arrays()
         array = bisect_right(there, cells.start) - 1
         if cells.start == cells.stop or (array >= 0 and cells.stop <= stops[array]):

@@ -63,7 +63,7 @@ class Flag(IntFlag):
     CHAINED = 128  # a product leaves its result on the chip, and the tail that follows is executed with it
     BF16 = 256  # factors are rounded to bf16 (`Field.rounded`)
     TF32 = 512  # factors are rounded to tf32 (`Field.rounded`)
-    PAIRS = 1024  # a word of a product's weights is a pair of bf16, of neighbouring columns, also after a step
+    PAIRS = 1024  # a word of a product's weights holds two bf16 weights, from neighbouring columns, also after a step
 
 
 NO_FLAGS = Flag(0)

@@ -39,7 +39,7 @@ def unit_blocks(width: int, parts: int, granule: int) -> int:
 def sliced_by_rows(width: int, parts: int, granule: int, n_vps: int) -> bool:
     """Return True if rows are too narrow to be divided among the VPs, so that slices are rows.
 
-    A thread block owns single units; some blocks may have none, so that weights stay where they are used. A host thread
+    A thread block owns single units; some may have none, so that weights stay where they are used. A host thread
     owns whole panels of many units, and each thread should have a panel.
     """
     enough = n_vps if granule > 1 else (n_vps + 1) // 2

@@ -23,7 +23,7 @@ class ViewUse(IntEnum):
     SUM = 2  # like gather_sum: the address is the position of CSR offsets, the mode an offset into the listed rows
     MEAN = 3
     CONSTANT = 4  # the address is the bits of a float
-    RESULT = 5  # reads the unit of a part of the result that the previous product left on the chip; address: the part
+    RESULT = 5  # reads a unit in one part of the result that the previous product left on the chip; address: the part
 
 
 class Load(IntEnum):
@@ -60,7 +60,7 @@ class Tail:
         loads: source of the value of each of the next views.
         constants: number of constants, which are the next views.
         steps: calls of device code, in order.
-        stores: number of the value that each of the last views gets.
+        stores: number of the value that is stored to each of the last views.
     """
 
     sums: int

@@ -5,7 +5,7 @@
       script;
     - labels are valid classes for their row;
     - every element is written before it is read. Weights, moments, averages and accumulated gradients have values
-      before the launch. An array that reuses the memory of others has none at first;
+      before the launch. An array that reuses memory has none at first;
     - every virtual processor reaches its end: each wait gets its signals, and there is no cycle;
     - in every order of execution, the same signals bring a counter to a number that is waited for;
     - signals and waits order the accesses of two virtual processors to an element (read after write, write after read,
@@ -60,7 +60,7 @@ def verify(
     """Check a script.
 
     Args:
-        divisions: positions of the entry points of the launches after the first.
+        divisions: positions of the later launches' entry points.
 
     Raises ScriptError with the instruction and, through `origin`, the user's cell and op.
     """
@@ -298,7 +298,7 @@ class Verifier(Footprint):
 
 class Latest:
     """The latest reads of pool elements, or additions to them, by virtual processor and time. Earlier accesses that
-    are ordered before the latest one are dropped: a clock that includes the latest one includes them.
+    are ordered before the latest access are dropped: a clock that includes the latest access includes them.
 
     Args:
         elements: number of elements of the pool.

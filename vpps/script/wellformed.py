@@ -56,7 +56,7 @@ EVERYTHING = KnownKernel()
 
 
 def diagnostics(d: Decoded, knows: KnownKernel, most: int) -> Iterator[str]:
-    """Yield the errors of an instruction.
+    """Yield the errors in an instruction.
 
     Args:
         most: largest possible number of rows, or of floats in a row.

@@ -1,6 +1,6 @@
 """Passes that the cell compiler runs on traced cells, one module per pass.
 
-Passes over nodes (`constants`, `common_subexpressions`, `dead_outputs`, `horizontal`) keep the numbers of the nodes,
+Passes over nodes (`constants`, `common_subexpressions`, `dead_outputs`, `horizontal`) keep the nodes' numbers,
 because messages name them. Passes over instructions (`fusion`, `chaining`) work after lowering. A rewrite must not
 change a bit of any result.
 

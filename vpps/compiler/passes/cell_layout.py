@@ -68,7 +68,7 @@ def _laid_out(cells: Sequence[tuple[Primitives, Sequence[Batch]]]) -> dict[Param
 def _columns(
     c: int, primitives: Primitives, batch: Batch, variables: dict[Hashable, int]
 ) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield the variables of each operand of a batch, and of its result, with their bytes: a variable per primitive.
+    """For each operand of a batch, and for its result, yield the variables (one per primitive) and their bytes.
 
     An operand that the tree cannot order has no variables: a value occurs twice, or comes from outside the cell."""
     nodes = primitives.cell.nodes

@@ -55,7 +55,7 @@ def _fits(product: Instr, n_vps: int) -> bool:
 
 
 def _takes(product: Instr, tail: Instr) -> bool:
-    """Return True if the tail works on the units of a part of the product's result, in the same rows."""
+    """Return True if the tail works on one part's units in the product's result, in the same rows."""
     if tail.name != "tail" or tail.rows or tail.alone or tail.parts != 1 or tail.domain != product.domain:
         return False
     if tail.width * product.parts != product.width:

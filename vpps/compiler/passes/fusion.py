@@ -1,6 +1,6 @@
 """Elementwise fusion: the elementwise operators between the products of a cell become one instruction, a tail.
 
-The pass works on instructions, after lowering, so that backward needs no rules of its own. An instruction over stacked
+The pass works on instructions, after lowering, so that backward needs no separate rules. An instruction over stacked
 units (the gates of one product) is split by parts, so that a sigmoid over three gates can be fused with the readers of
 each gate. Instructions on the same rows and units, with the same owners, go into one tail, unless another instruction
 must run between them. A value that only the tail reads is never stored and has no slab; a value that backward reads is
@@ -150,7 +150,7 @@ def _runs(instrs: Sequence[Instr]) -> list[list[Piece]]:
     _assign_stages(pieces)
     runs: dict[Any, list[Piece]] = {}
     for piece in pieces:
-        # An instruction that cannot be fused is a run of its own.
+        # An instruction that cannot be fused is a separate run.
         runs.setdefault((piece.stage, piece.kind) if piece.kind is not None else piece, []).append(piece)
     ordered = sorted(runs.values(), key=lambda run: run[0].stage)
     return [run[i : i + MOST] for run in ordered for i in range(0, len(run), MOST)]

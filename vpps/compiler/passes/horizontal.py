@@ -16,7 +16,7 @@ of use.
 Every row of a product is summed over the columns in order, wherever the row is, so forward gives the same bits.
 The vector's gradient is one sum over all rows; without the pass it is a sum of sums.
 
-The matrices must lie stacked in the pool (placement/stacks.py), so all cells of a model have to agree. The pass stacks
+The matrices must be stacked in the pool (placement/stacks.py), so all cells of a model have to agree. The pass stacks
 parameters that always multiply the same vectors, share a shape of whole panels of rows (on GPUs a panel is one row),
 are all trained or all frozen, and share one set of hyper-parameters. If a later cell uses only one of them, the handle
 undoes the stack. A product repeated over a list (`vpps.each(lambda h: U @ h, hs)`) is one instruction anyway.
@@ -139,8 +139,8 @@ def _groups(cell: TracedCell) -> list[Group]:
 def _together(
     cells: Iterable[TracedCell], matrices: set[Parameter], kind: Callable[[Parameter], object]
 ) -> list[Order]:
-    """Return classes of matrices of one kind that always multiply the same vectors: the coarsest partition such that
-    every group of products contains all of a class or none of it."""
+    """Partition each kind of matrices into classes that always multiply the same vectors: the coarsest partition in
+    which every group of products contains all of a class or none of it."""
     classes: dict[object, Order] = {}
     groups = [group for cell in cells for group in _groups(cell)]
     for group in groups:
@@ -232,7 +232,7 @@ class _Fusion:
     # ---- operations on parts
 
     def _stack_alike(self) -> bool:
-        """Fuse equal operations on parts that lie side by side. Return True if there were any."""
+        """Fuse equal operations on adjacent parts. Return True if there were any."""
         found: dict[Any, dict[int, list[int]]] = {}
         for i, node in enumerate(self.nodes):
             key = self._alike(i, node) if self._live[i] else None
@@ -283,7 +283,7 @@ class _Fusion:
         return True
 
     def _range(self, whole: int, first: int, n: int) -> int:
-        """Return a node for `n` of the parts of another node."""
+        """Return a node for `n` of another node's parts."""
         total = self._n_parts[whole]
         if n == total:
             return whole

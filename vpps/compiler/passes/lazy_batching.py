@@ -35,7 +35,7 @@ class Batching(IntEnum):
     LAZY = 2
 
 
-STAGES = len(Batching)  # stages of a split cell for each stage of the whole
+STAGES = len(Batching)  # stages of a split cell for each stage of the whole cell
 
 CHUNK_ROWS = 128  # fewest rows of a streamed chunk; enough for products to run at full speed on every target
 

@@ -56,7 +56,7 @@ class Primitives:
         return [j for j in nodes[i].inputs if nodes[root(nodes, j)].op.form not in OUTSIDE]
 
     def batchings(self) -> list[tuple[Batch, ...]]:
-        """Return the different batchings of both policies; the batches of each are in a valid order of execution."""
+        """Return the different batchings by both policies, each with its batches in a valid order of execution."""
         if not self.nodes:
             return []
         by_depth, searched = self._batches(self._levels), self._searched()

@@ -5,8 +5,8 @@ be contiguous in the other operands of the batch too. At the end the operands' s
 
 Second pass (DecideNodesOrder, algorithms 4 and 5): if two operands share an order, the children of corresponding nodes
 correspond, and the order of one node decides the order of the other. A union-find structure stores these
-correspondences: permutations of the children of P nodes, and permutations of two for the directions of Q nodes. If a
-set of nodes is free, children are sorted by their smallest variables.
+correspondences: permutations of the children of P nodes, and permutations of two for the directions of Q nodes. If the
+order of a set of nodes is free, children are sorted by their smallest variables.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def shape(root: TreeNode, operand: Sequence[int]) -> Shape:
 
 
 def missing(operands: Sequence[Sequence[int]], shapes: Sequence[Shape]) -> list[int]:
-    """Return sets of variables that must become contiguous, so that constraints on one operand hold for all."""
+    """Return the sets of variables that must become contiguous, so that constraints on one operand hold for all."""
     found = [{s for part in parts.values() for s in part.together} for parts in shapes]
     every = set().union(*found)
     return [
@@ -131,7 +131,7 @@ def correspondences(root: TreeNode, batches: Iterable[Sequence[Shape]]) -> Corre
 def _corresponding(
     a: ShapePart, b: ShapePart, index: dict[TreeNode, tuple[TreeNode, int]]
 ) -> tuple[TreeNode, TreeNode, Permutation]:
-    """Return the nodes with the same places of two operands, and the permutation of their children or directions."""
+    """Return the nodes at the same places in two operands, and the permutation of their children or directions."""
     node_a, first_a = index[a.node.children[0]]
     node_b, first_b = index[b.node.children[0]]
     if a.node.kind == "P":
