@@ -1,6 +1,6 @@
 """Places barriers between a cell's instructions.
 
-The instructions of a group run without waiting for each other: if one of them reads another one's result, the same
+The instructions of a group run without waiting for each other: if one of them reads the result of another, the same
 virtual processor wrote it. The verifier checks the same rule by executing finished scripts.
 """
 

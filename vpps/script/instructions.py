@@ -24,8 +24,8 @@ Division of an instruction among the virtual processors (`Slices`):
     tiles: a VP owns some tiles of a packed matrix; in `outer_tiles` the VPs make partial tiles in turn;
     one: virtual processor 0 executes it.
 
-If virtual processors form groups, those of one group divide its instructions, and are counted within the group. With
-flag ALL, those of all groups divide the instruction, and are counted over all groups.
+If virtual processors form groups, an instruction is divided among those of one group, which are numbered within the
+group. With flag ALL, it is divided among those of all groups, which are numbered across groups.
 """
 
 from __future__ import annotations

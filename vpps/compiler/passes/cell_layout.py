@@ -4,8 +4,8 @@ A batch of primitives is one operation on contiguous memory if each operand's va
 side in the order of the primitives. Otherwise an operand is copied beforehand, or a result afterwards. Parameters and
 symbols are the variables of a PQ tree (compiler/pqtree), and the batches are its constraints.
 
-In this order of stacked parameters, most operations on their products can be fused (passes/horizontal.py). The copies
-themselves hardly matter in vpps: instructions read through index lists, and tails keep gates in registers.
+If parameters are stacked in this order, most operations on their products can be fused (passes/horizontal.py). The
+copies themselves hardly matter in vpps: instructions read through index lists, and tails keep gates in registers.
 """
 
 from __future__ import annotations

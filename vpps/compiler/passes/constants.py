@@ -176,7 +176,7 @@ class _Folding:
         return None
 
     def _concat(self, node: Node) -> Node | int | None:
-        """Replace runs of neighbouring slices that cover their source by the source."""
+        """If neighbouring slices together cover their source, replace them with the source."""
         ranges = [self._range(i, len(node.shape)) for i in node.inputs]
         joined: list[int] = []
         k = 0

@@ -226,7 +226,7 @@ def _emit(runs: Sequence[list[Piece]], live: _Live) -> list[Instr]:
 
 
 def _as_they_were(run: Sequence[Piece]) -> list[Instr]:
-    """Return the instructions of a run unfused: an instruction is whole if the run has all of its pieces."""
+    """Return a run's instructions unfused: whole instructions if the run has all of their pieces, else the pieces."""
     found: list[Instr] = []
     for _, of_one in groupby(run, key=lambda piece: piece.of):
         pieces = list(of_one)

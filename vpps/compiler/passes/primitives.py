@@ -4,8 +4,8 @@ Primitives of one type (operation, attributes, shapes, per list element or not) 
 policy decides which of them do, as for the vertices of a graph. A cell is small and traced once, so two policies are
 tried, and the caller takes the one that suits the memory best (passes/cell_layout.py). `depth` goes level by level.
 `search` looks for a short sequence of batches, breadth first over the next types. It replaces ED-Batch's grid search
-(section 5.3), which the paper does not describe further. (Policies `agenda` and `sufficient` find nothing better in
-the cells of ED-Batch and of the zoo.)
+(section 5.3), which the paper does not describe further. (Policies `agenda` and `sufficient` find nothing better for
+the cells of ED-Batch and the zoo.)
 """
 
 from __future__ import annotations

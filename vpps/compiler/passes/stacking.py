@@ -108,7 +108,7 @@ class Stacking:
         self._wanted = wanted
 
     def part(self, moved: Container[Parameter]) -> bool:
-        """Undo the stacks if a step updates only some of their members; called after `see`. Returns True if there were
+        """Undo each stack of which a step updates only some members; called after `see`. Returns True if there were
         such stacks; the next `see` then finds other ones."""
         stacks = [stack for stack in self._decided[0].all if stack.trainable]
         apart = {p.name for stack in stacks for p in _differing(stack, [p in moved for p in stack.members])}
