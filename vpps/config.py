@@ -107,7 +107,7 @@ def is_watched() -> bool:
 
 
 def cache_dir() -> Path:
-    """Return the directory of compiled kernels, without creating it."""
+    """Return the directory for compiled kernels, without creating it."""
     try:
         if CACHE_DIR.get():
             return Path(CACHE_DIR.get()).expanduser()

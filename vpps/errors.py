@@ -1,4 +1,4 @@
-"""Errors that vpps raises on purpose. All derive from `VppsError` and are raised before anything runs.
+"""Errors that vpps raises on purpose. All derive from `VppsError`. Wrong calls are refused before anything runs.
 
 A message names the user's expression (cell, op, shapes, call number), the problem and the remedy.
 """

@@ -84,7 +84,7 @@ def followed(path: Path) -> Path:
 
 
 class HeaderError(ValueError):
-    """A file does not begin with a safetensors header, or its length differs from the one in the header."""
+    """A file does not begin with a safetensors header, or its length differs from the length in the header."""
 
 
 def read_header(file: BinaryIO) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:

@@ -232,7 +232,7 @@ def missing_from(package: str, name: str) -> AttributeError:
 
 
 def hint_of(kind: type, name: str) -> str | None:
-    """Return the hint for a name of another library, or None if there is none, or if a user's subclass has a property
+    """Return the hint for a name in another library, or None if there is none, or if a user's subclass has a property
     of that name: the property raises its own error."""
     for base in kind.__mro__:
         if (base.__name__, name) in HINTS:

@@ -4,7 +4,7 @@ A model has a turn, and its training handle shares it. A call that reads or writ
 takes the turn. A forward-only handle has its own turn, and takes it before the model's.
 
 A lock is not enough. A signal handler, or a schedule that an update calls, runs in the thread that holds the
-lock, in the middle of a call. Such a call is recognised by the frames of user code between it and the running
+lock, in the middle of a call. A call that it makes is recognised by the frames of user code between it and the running
 call. Calls that only read get the state after the last whole step; others are refused.
 """
 
@@ -53,7 +53,7 @@ class Turn:
         self._left: deque[Callable[[], None]] = deque()
 
     def check_process(self) -> None:
-        """In a forked child, drop the lock and the call of threads that do not exist there."""
+        """In a forked child, drop the lock and the call that belong to threads that do not exist there."""
         if self._pid == os.getpid():
             return
         if self.call is not None:
@@ -109,7 +109,7 @@ R = TypeVar("R")
 
 
 def serialised(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Let one call run at a time. Raises HandleError if a signal handler or callback calls it within another call."""
+    """Let one call run at a time. Raises HandleError if a signal handler or callback calls it during another call."""
     return _taking_turns(method, reads=False)
 
 

@@ -67,7 +67,7 @@ def _accesses(instr: Instr, granule: int, n_vps: int) -> list[_Access]:
 
 
 def assign_groups(instrs: Sequence[Instr], granule: int, n_vps: int, exclusive: bool) -> None:
-    """Number the groups: an instruction comes one group after each earlier one that it conflicts with across VPs.
+    """Number the groups: an instruction is one group after each earlier instruction that it conflicts with across VPs.
 
     In exclusive scripts any virtual processor may execute an instruction, so every conflict counts.
     """
@@ -145,7 +145,7 @@ def follows_freely(
     backward) is also its reader. No virtual processor reuses memory that another may still read.
 
     Args:
-        before, after: the last instructions of one step, and the first ones of a later step.
+        before, after: the last instructions of one step, and the first instructions of a later step.
         handed_over: the views of values (in forward) or gradients (in backward) that other vertices read.
         shared: slabs whose memory both steps use.
         vps: panel, and number of virtual processors.

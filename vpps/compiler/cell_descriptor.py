@@ -90,7 +90,7 @@ class CellDescriptor:
         cell: the encoded cell.
         same_row: values and gradients that it reads from other parts of the same cell: number of the part, and view.
         id: number of the encoded cell.
-        training: True for plans of training, False for plans of inference.
+        training: True for training plans, False for inference plans.
         ending: the end of the launch; outer products can be fused with its optimizer steps.
         parameters: number of each parameter.
     """

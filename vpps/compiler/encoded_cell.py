@@ -101,7 +101,7 @@ class EncodedCell:
             base is their second word.
         constants: slot and word of each Constant in its words, with the number of its base.
         n_forward_keys, n_forward_operands: how many keys and operands forward needs; these come first.
-        watches: instructions that detect non-finite gradients of parameters.
+        watches: instructions that detect non-finite parameter gradients.
         gradients: contributions to dense gradients.
     """
 
@@ -222,7 +222,7 @@ class EncodedCell:
         return {view.slab for _, view in self.handed_back} - {view.slab for _, view in beside}
 
     def _runs_on(self) -> bool:
-        """Return True if backward steps need no barrier inside or between them, for several virtual processors."""
+        """Return True if there are several virtual processors and backward steps need no barrier in or between them."""
         if self._vps[1] == 1 or len(self.backward) != 1:
             return False
         handed = [view for _, view in self.lowered.arguments]

@@ -63,7 +63,7 @@ class Expand(ListKey):
 
 @dataclass(frozen=True, slots=True)
 class Offsets(ListKey):
-    """CSR offsets, a word per vertex and one more, into the index list `of` of a domain's elements."""
+    """CSR offsets into the index list `of`, which lists a domain's elements: a word per vertex, and one more."""
 
     domain: int
     of: ListKey
@@ -150,7 +150,7 @@ class View(NamedTuple):
         return self._replace(offset=self.offset + offset, width=width)
 
     def row_list(self, domain: int) -> ListKey:
-        """Return the key of an index list of the rows' addresses, without the offset, for every element of a domain."""
+        """Return the key of an index list with a row's address, without the offset, for every element of a domain."""
         own = IndexList(self.slab) if self.rows is None else self.rows
         return own if self.domain == domain else Expand(domain, own)
 

@@ -22,7 +22,7 @@ class LoweredCell:
         fusion: True to fuse the elementwise operators between products into one instruction.
         first_same_row: position of the first argument that is a value from another part of the cell, in the same rows.
         taken_back: outputs whose only gradient comes from another part of the cell, in the same rows.
-        training: False for inference only: without backward, and without values stored for it.
+        training: False for inference, which has no backward and stores no values for it.
         unread: outputs that nothing reads, and that therefore get no gradient.
 
     Attributes:

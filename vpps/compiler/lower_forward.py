@@ -197,7 +197,7 @@ class Forward:
 
     def _is_segments(self, i: int) -> bool:
         """Return True if a concatenation is read only by products, as the factor that a parameter multiplies, or by
-        concatenations of which this is true."""
+        concatenations that are read in the same way."""
         if i in self.outputs:
             return False
         for j, node in enumerate(self.nodes):

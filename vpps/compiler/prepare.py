@@ -1,4 +1,4 @@
-"""Prepares a traced cell for lowering: biases fused into products, outputs with memory, parts of stacked units."""
+"""Prepares a traced cell for lowering: fuses biases into products, gives outputs memory, divides stacked units."""
 
 from __future__ import annotations
 

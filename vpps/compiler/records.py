@@ -238,7 +238,7 @@ class LookupRecord(NamedTuple):
 
 
 class OutputReachRecord(NamedTuple):
-    """Dependencies of a cell's output through recorded ops with gradients; parameters are the user's dense ones."""
+    """Dependencies of a cell's output through recorded ops with gradients. Parameters: the user's dense parameters."""
 
     operands: list[I32]
     parameters: list[I32]
@@ -246,7 +246,7 @@ class OutputReachRecord(NamedTuple):
 
 
 class PartsRecord(NamedTuple):
-    """A cell for the planner: its parts, or one part if it is undivided. For groups of virtual processors it also has
+    """A cell for the planner: its parts, or one part if it is undivided. For groups of virtual processors it also gives
     the cost of a vertex (planner/grouping.py).
 
     Attributes:
@@ -301,7 +301,7 @@ class ModelRecord(NamedTuple):
         load_name: name bit of load instructions.
         exclusive: True if every virtual processor has its own script.
         accumulate, no_gradient: flags, shifted to their place in the word.
-        tile_rows, tile_columns, segment, most_segments, shared_tiles: constants of partial tiles (`script/slices.py`).
+        tile_rows, tile_columns, segment, most_segments, shared_tiles: constants for partial tiles (`script/slices.py`).
         indexed, offset_mask: mode bits of an operand's second word.
         header: header of a script; the entry points begin at its fifth word.
         barrier, signal, wait: words for each group's counter; then, if there are several groups, for the counter that

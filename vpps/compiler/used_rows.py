@@ -2,8 +2,8 @@
 
 An update, including weight decay, momentum and averages, changes only these. The recorded program decides, not the
 program after the passes: a parameter or row counts even if its gradient is known to be zero. Values that reach no read
-output, or only through `stop_gradient`, do not count. The planner follows the dependencies from output to output of the
-graph's vertices (planner/native/reach.h).
+output, or only through `stop_gradient`, do not count. The planner follows the dependencies between the outputs of
+the graph's vertices (planner/native/reach.h).
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class Footprint:
         return range(1), ONE_UNIT
 
     def check_lists(self, d: Decoded, listed: Iterable[tuple[str, Length]], rows: range, units: Ints) -> None:
-        """Check the lists that fields name, and whether parts are whole panels."""
+        """Check the lists that fields name, and check that parts are whole panels."""
         if d.instruction.form == "Matvec" and d.parts > 1 and d.width // d.parts % self.panel:
             self.fail(d, f"its {d.parts} parts of {d.width} units are not whole panels of {self.panel}")
         for name, length in listed:

@@ -117,7 +117,7 @@ class Field:
 
     Attributes:
         width: name of the field with the operand's width; "" for the result's width.
-        elements: True if the operand's rows are list elements and the instruction counts vertices.
+        elements: True if the operand's rows are list elements and the instruction runs over vertices.
         broadcast: True if device code tests mode bit SCALAR, and then uses a row's single float for every unit.
         rounded: True for a factor of a product that flags BF16 and TF32 round; all other operands are float32.
     """

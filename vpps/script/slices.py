@@ -2,7 +2,7 @@
 
 No other Python module does this. On the device the counterparts are templates/script.cuh, `Owned` (cuda/held.cuh) for
 on-chip rows, and `GradientTiles` (cuda/tiles.cuh), for which the planner allocates memory (`LaunchEnd::tiles`). The
-division must not influence results: one VP computes an element, in an order that does not depend on the division.
+division must not influence results: one VP computes each element, in an order that does not depend on the division.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TURN_BITS = 16  # see unit_owners
 # Gradients on a GPU: vertices per segment, most segments, and most partial tiles in memory (32 MiB). If there are more
 # tiles, one virtual processor adds up all segments of a tile.
 SEGMENT, MOST_SEGMENTS, SHARED_TILES = 64, 8, 1024
-GRADIENT_ROWS = 128  # rows of a tile of such a gradient; it has TILE_COLUMNS columns
+GRADIENT_ROWS = 128  # rows per tile of such a gradient; a tile has TILE_COLUMNS columns
 
 
 def share(total: int, vp: int, n_vps: int) -> tuple[int, int]:

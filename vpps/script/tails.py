@@ -71,7 +71,7 @@ class Tail:
 
     @property
     def is_chained(self) -> bool:
-        """True if it reads the result of the product before it on the chip (compiler/passes/chaining.py)."""
+        """True if it reads the previous product's result on the chip (compiler/passes/chaining.py)."""
         return Load.RESULT in self.loads
 
     @property

@@ -267,7 +267,7 @@ class Verifier(Footprint):
             self.fail(d, f"reads element {cells.numbers[stale][0]}, which nothing has written")
 
     def order(self, p: int, d: Decoded, cells: Cells, access: Access) -> None:
-        """Check that all conflicting accesses of others are ordered before this access of VP p, and record it.
+        """Check that all conflicting accesses by other VPs are ordered before this access of VP p, and record it.
 
         VP p's own accesses are never later than its own time, so they always pass the check.
         """

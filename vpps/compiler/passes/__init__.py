@@ -27,7 +27,7 @@ class Passes:
     """Passes that the cell compiler runs on every cell. The defaults are fastest; other settings are for studies.
 
     Attributes:
-        horizontal: replace several products of one vector by one product with the stacked matrices.
+        horizontal: replace several products of one vector with one product of the stacked matrices.
         lazy_batching: split recurrent cells (Cavs, section 3.4). Operators that read nothing of the recurrence run for
             all vertices before its first level; operators that the recurrence does not read run after its last level.
         fusion: fuse elementwise operators between products into one instruction, generated for the cell.

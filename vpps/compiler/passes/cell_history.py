@@ -1,5 +1,5 @@
 """History of the cells that a model has been trained with. It decides which parameters are stacked, and so the order in
-which gradients are summed. It belongs to the model and its checkpoints: a resumed run gives an unbroken run's bits.
+which gradients are summed. It belongs to the model and its checkpoints, so that resuming a run changes no bits.
 
 A checkpoint's cells, like the program's cells, only influence the choice of stacks. No checkpoint can give a
 cell a stack that the cell cannot use.
@@ -49,7 +49,7 @@ class CellHistory:
         """Read the history of a model.
 
         Args:
-            parameters: parameters by name; None for one that is left out, with all cells that use it.
+            parameters: parameters by name; None for a parameter that is left out, as are all cells that use it.
 
         Raises:
             KeyError, TypeError, ValueError, AttributeError: `raw` is not a history.

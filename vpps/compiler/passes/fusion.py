@@ -145,7 +145,7 @@ def _part(instr: Instr, offset: int, width: int) -> Instr:
 
 
 def _runs(instrs: Sequence[Instr]) -> list[list[Piece]]:
-    """Return the runs: pieces that run together, ordered so that each run depends on earlier runs only."""
+    """Return the runs: pieces that run together, ordered so that each run depends only on earlier runs."""
     pieces = _pieces(instrs)
     _assign_stages(pieces)
     runs: dict[Any, list[Piece]] = {}

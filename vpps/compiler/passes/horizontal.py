@@ -51,7 +51,7 @@ def find_stacks(
     """Find stacks of parameters that suit all cells.
 
     Args:
-        cells: all cells to be lowered, after the passes before this one.
+        cells: all cells to be lowered, after the earlier passes.
         parameters: parameters that may be stacked.
         panel: rows of a packed panel.
         rule_of: function whose results are equal for parameters with the same update rule.
@@ -127,7 +127,7 @@ def _read(cell: TracedCell, besides: Collection[Form] = ()) -> Iterable[Paramete
 
 
 def _groups(cell: TracedCell) -> list[Group]:
-    """Return the products grouped by their vector. A matrix that multiplies one vector twice is in no group."""
+    """Return the products grouped by their vector. A matrix that multiplies the same vector twice is in no group."""
     live = live_nodes(cell.nodes, cell.outputs)
     found: dict[tuple[int, ...], list[tuple[Parameter, int]]] = {}
     for i, node in enumerate(cell.nodes):
@@ -139,8 +139,8 @@ def _groups(cell: TracedCell) -> list[Group]:
 def _together(
     cells: Iterable[TracedCell], matrices: set[Parameter], kind: Callable[[Parameter], object]
 ) -> list[Order]:
-    """Partition each kind of matrices into classes that always multiply the same vectors: the coarsest partition in
-    which every group of products contains all of a class or none of it."""
+    """Partition the matrices of each kind into classes that always multiply the same vectors. This is the coarsest
+    partition in which every group of products contains all of a class or none of it."""
     classes: dict[object, Order] = {}
     groups = [group for cell in cells for group in _groups(cell)]
     for group in groups:

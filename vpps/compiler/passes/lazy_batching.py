@@ -5,8 +5,8 @@
     lazy    operators that no scattered value depends on (outputs, losses): all vertices at once, after the last level
 
 Backward runs in the opposite order. Each part is a separate cell, with a vertex for each vertex of the whole cell. A
-value that crosses from one part to another is an argument there. Weight gradients are lazy anyway: they run once, over
-all rows, after backward.
+value that crosses from one part to another is an argument of the second. Weight gradients are lazy anyway: they run
+once, over all rows, after backward.
 
 The eager part could run completely before the first level, but the recurrence would have to wait, and the first levels
 need only some of its rows. The other rows are streamed: they run in chunks, long enough for long instructions, while

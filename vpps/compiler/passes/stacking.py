@@ -1,4 +1,4 @@
-"""Decides which parameters of a model are stacked, again whenever cells, frozen layers or optimizer groups change."""
+"""Decides which of a model's parameters are stacked, anew whenever cells, frozen layers or optimizer groups change."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Finds an order of variables in memory for which batched operations copy the fewest bytes.
 
-An operand of a batch needs no copy if its variables are contiguous and in the order in which the batch runs, which can
-be any. In an ideal layout (ED-Batch, section 3.2) no operand of any batch needs a copy. `layout` finds an ideal layout
+An operand of a batch needs no copy if its variables are contiguous and in the order in which the batch runs (any order
+will do). In an ideal layout (ED-Batch, section 3.2) no operand of any batch needs a copy. `layout` finds such a layout
 if there is one; otherwise it drops the batches, or their operands, that save least.
 """
 
@@ -115,7 +115,7 @@ class KeptOrders:
         return True
 
     def add_most(self, units: Sequence[Unit]) -> list[Unit]:
-        """Keep all units at once if possible; otherwise one by one, each if it fits those kept before it.
+        """Keep all units at once if possible; otherwise one by one, each if it is compatible with those kept before it.
 
         Returns:
             The units that are not kept.

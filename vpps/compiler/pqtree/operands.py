@@ -32,7 +32,7 @@ class ShapePart(NamedTuple):
 
     @property
     def together(self) -> list[int]:
-        """Sets of places that this node makes contiguous: all of a P node's, or those of each two Q node neighbours."""
+        """Sets of places that this node makes contiguous: all of a P node, or each two neighbours in a Q node."""
         return [sum(self.places)] if self.node.kind == "P" else [a | b for a, b in pairwise(self.places)]
 
 

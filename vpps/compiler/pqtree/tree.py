@@ -58,7 +58,7 @@ def any_order(n: int) -> TreeNode:
 
 
 def reduced(root: TreeNode, wanted: int) -> TreeNode | None:
-    """Return the tree for the orders in which a set is contiguous, of all orders that `root` allows.
+    """Return the tree for those of `root`'s orders in which a set is contiguous.
 
     Returns:
         `root` itself if the set is contiguous in all of the tree's orders; None if it is contiguous in none.
