@@ -64,7 +64,7 @@ class Reference:
     Args:
         graph: the graph to compute.
         weights: float64 (or float32) arrays by parameter name.
-        key: key of dropout's random numbers, such as `key_of(model)`; None, as in inference, turns dropout off.
+        key: key for dropout's random numbers, such as `key_of(model)`; None, as in inference, turns dropout off.
         shard: the shard's number in its mini-batch; it decides the dropout masks of vertices that have no example.
         precisions: precisions of products with parameters. Only the factors of these products are rounded.
 

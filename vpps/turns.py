@@ -73,7 +73,7 @@ class Turn:
             name = frame.f_globals.get("__name__", "")
             outside = outside or not (name.startswith("vpps.") or name == "contextlib")
             frame = frame.f_back
-        return False  # Ctrl-C left a call that has ended
+        return False  # Ctrl-C left the entry of a call that has ended
 
     def finally_do(self, work: Callable[[], None]) -> None:
         """Run `work` when the turn is free: now, or at the end of the call that holds it. The garbage collector may

@@ -178,7 +178,7 @@ def single_factors(value: float, power: int = 1) -> list[float]:
     if value == 0 or not math.isfinite(value) or MIN_NORMAL <= abs(found) <= MAX_FLOAT32:
         return [found]
     mantissa, exponent = math.frexp(value)
-    mantissa, exponent = mantissa**power, min(max(power * exponent, -378), 378)  # beyond, all products are 0 or inf
+    mantissa, exponent = mantissa**power, min(max(power * exponent, -378), 378)  # all products beyond are 0 or inf
     parts = 2 if abs(exponent) <= 252 else 3
     step = exponent // parts
     return [math.ldexp(mantissa, exponent - (parts - 1) * step)] + [math.ldexp(1.0, step)] * (parts - 1)

@@ -40,7 +40,7 @@ from vpps.script.instructions import Flag
 
 
 class Backward(Forward):
-    """The backward instructions."""
+    """Emits a cell's backward instructions."""
 
     def claim(self, j: int) -> tuple[View, bool]:
         """Return the view for a contribution to node j's gradient, and True if the contribution must be added."""

@@ -42,7 +42,7 @@ class Access(Enum):
     SAME = "read, maybe the same"  # by any of its threads; an element that is also written, only by its writer
     WRITE = "write"
     CHANGE = "read own, then write"
-    ADD = "add"  # atomic: additions of several virtual processors need no order
+    ADD = "add"  # atomic: additions by several virtual processors need no order
 
 
 _STORES = Access.WRITE, Access.CHANGE

@@ -1,7 +1,7 @@
 """The instruction table. The encoder, C++ decoder, disassembler and verifier all derive from it.
 
 An instruction has a head of five words - `opcode | flags << 16`, number of words, rows n, width, parts - and then its
-fields in order. Rows are the vertices of a step, or the elements of their lists; `width` is the number of floats of a
+fields in order. Rows are the vertices of a step, or the elements of their lists; `width` is the number of floats in a
 row of the result.
 
 Field kinds:

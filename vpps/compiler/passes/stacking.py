@@ -169,7 +169,7 @@ class Stacking:
 
 
 def _differing(stack: Stack, taken: list[Any]) -> list[Parameter]:
-    """Return the members of a stack whose value in `taken` differs from the most common one."""
+    """Return the stack members whose value in `taken` differs from the most common value."""
     most = max(taken, key=taken.count)
     return [p for p, one in zip(stack.members, taken, strict=True) if one != most]
 
