@@ -83,7 +83,7 @@ class EncodedCells:
         return known
 
     def note_unread(self, cell: TracedCell, unread: Unread) -> None:
-        """Note that some outputs of a cell have no backward."""
+        """Add a note that some outputs of a cell have no backward."""
         self.compiled(cell)
         note = "dead_outputs", dead_outputs.said(cell, unread, training=True)
         if note not in self.notes[cell]:

@@ -9,7 +9,7 @@ from vpps.record.trace import Node, TracedCell
 
 VIEWS = (Form.SLICE, Form.RESHAPE)  # nodes that are part of their operand
 
-# Nodes that compute nothing: their values come from outside of the cell. Rows of tables are read in place.
+# Nodes that compute nothing: their values come from outside the cell. Rows of tables are read in place.
 OUTSIDE = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER, Form.LOOKUP)
 
 

@@ -1,4 +1,4 @@
-"""Checks the words of single instructions, so that a kernel does with them what the verifier assumes. Device code reads
+"""Checks the words of single instructions, so that kernels treat them as the verifier assumes. Device code reads
 only the words that it needs, and divides by the numbers that it is given.
 """
 
