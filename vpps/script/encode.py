@@ -86,7 +86,7 @@ class Template:
     """Instructions of a cell that run between two barriers, encoded for any step; compiled code fills them in."""
 
     def __init__(self, words: Sequence[AnyWord], domains: Sequence[int]) -> None:
-        """`domains[i]` is the domain (vertices, or elements of a list) that word i's step rows refer to."""
+        """`domains[i]` is the domain (vertices, or elements of a list) whose rows determine word i."""
         full = [w if isinstance(w, Word) else Word(w) for w in words]
         self.constant = np.array([w.constant for w in full], np.int64)
         self.base = np.array([w.base for w in full], np.int64)
