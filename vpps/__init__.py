@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from vpps.zoo.pretrained import Pretrained
 
 config.start_logging()
-checkpoint.read_history = _Hook("vpps.compiler.passes.stacking:read_history")  # the model cannot import it
+checkpoint.read_history = _Hook("vpps.compiler.passes.stacking:read_history")  # vpps.model cannot import it
 
 _SUBMODULES = ("callbacks", "data", "distributed", "nn", "reference", "report", "torch", "zoo")
 _PLACES = {
@@ -61,7 +61,7 @@ _PLACES = {
 
 
 def _import_late(name: str) -> object:
-    """Import a name when it is first used: a program may not need it, and these names take half of the import time."""
+    """Import a name on first use: these names account for half of the import time, and a program may not need them."""
     if name in _SUBMODULES:
         return import_module(f"vpps.{name}")
     if name in _PLACES:
@@ -70,7 +70,7 @@ def _import_late(name: str) -> object:
     raise _missing_from("vpps", name)
 
 
-if not TYPE_CHECKING:  # with `__getattr__`, a type checker accepts every name
+if not TYPE_CHECKING:  # a type checker that sees `__getattr__` accepts every name
     __getattr__ = _import_late
 
 

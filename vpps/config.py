@@ -96,8 +96,8 @@ VARIABLES: tuple[Variable, ...] = tuple(value for value in list(globals().values
 """All variables, as the documentation lists them."""
 
 
-# compute-sanitizer sets the first in the environment of the program that it runs (seen in versions 2022 to 2025).
-# The second loads other tools: CUDA driver API, "Injection".
+# compute-sanitizer sets a variable with the first prefix for the program that it runs (seen in versions 2022 to 2025).
+# Variables with the second prefix load other tools: CUDA driver API, "Injection".
 _TOOLS = ("NV_SANITIZER_INJECTION_", "CUDA_INJECTION64_PATH")
 
 
@@ -107,12 +107,12 @@ def is_watched() -> bool:
 
 
 def cache_dir() -> Path:
-    """Return the directory of compiled kernels, without creating it."""
+    """Return the directory for compiled kernels, without creating it."""
     try:
         if CACHE_DIR.get():
             return Path(CACHE_DIR.get()).expanduser()
         return Path(XDG_CACHE_HOME.get() or Path.home() / ".cache") / "vpps"
-    except RuntimeError:  # a user without a home, as in some containers
+    except RuntimeError:  # the user has no home directory, as in some containers
         return Path(tempfile.gettempdir()) / f"vpps-cache-{os.getuid()}"
 
 
@@ -120,7 +120,7 @@ _quiet = False
 
 
 def leave_notices_to_others(quiet: bool) -> None:
-    """Silence the notices of this process if another process that does the same work gives them."""
+    """Silence this process's notices if another process that does the same work prints them."""
     global _quiet
     _quiet = quiet
 
@@ -136,7 +136,7 @@ def notice(text: str) -> None:
 
 
 def start_logging() -> None:
-    """Log to standard error from the level in VPPS_LOG on, unless the program sets up `logging` itself.
+    """Log messages of at least the level in VPPS_LOG to standard error, unless the program sets up `logging` itself.
 
     Called when vpps is imported.
     """
@@ -161,7 +161,7 @@ def search_path() -> str:
 
 
 def refuse_subinterpreters() -> None:
-    """Raise ImportError in a subinterpreter: NumPy and the compiled recorder can be loaded once per process."""
+    """Raise ImportError in a subinterpreter: NumPy and the compiled recorder can be loaded only once per process."""
     with suppress(ModuleNotFoundError):
         interpreters = import_module("_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters")
         if interpreters.get_current() != interpreters.get_main():

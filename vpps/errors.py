@@ -1,4 +1,4 @@
-"""Errors that vpps raises on purpose. All derive from `VppsError` and are raised before anything runs.
+"""Errors that vpps raises on purpose. All derive from `VppsError`. Wrong calls are refused before anything runs.
 
 A message names the user's expression (cell, op, shapes, call number), the problem and the remedy.
 """
@@ -38,15 +38,15 @@ class ShapeError(VppsError, ValueError):
 
 
 class DistributedError(VppsError):
-    """Processes that train together cannot go on: one of them failed, does not answer, or does something else."""
+    """Processes that train together cannot continue: one of them failed, does not respond, or makes different calls."""
 
 
 class DtypeError(VppsError, TypeError):
-    """The type of a value does not convert to float32 (or to int32 for indices) without loss."""
+    """A value's type cannot be converted to float32 (or to int32 for indices) without loss."""
 
 
 class IndexRangeError(VppsError, IndexError):
-    """A lookup row, a label or an element index lies outside its range."""
+    """A lookup row, a label or an element index is out of range."""
 
 
 class DivisionError(VppsError, ZeroDivisionError):
@@ -70,11 +70,11 @@ class ModelError(VppsError):
 
 
 class HandleError(VppsError):
-    """A Handle is used wrongly: after `close()`, in a forked child, or as a second training handle of one model."""
+    """A Handle is used wrongly: after `close()`, in a forked child, or as a model's second training handle."""
 
 
 class CapacityError(VppsError):
-    """A graph needs more memory than the pool may grow to, or the user forces more onto the chip than it holds."""
+    """A graph needs more memory than the pool may grow to, or the user forces more onto the chip than fits there."""
 
 
 class CompileError(VppsError):

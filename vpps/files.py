@@ -1,4 +1,4 @@
-"""Writes files atomically: after a crash there is the old file or the new one, never a part of it."""
+"""Writes files atomically: after a crash, a path holds either the complete old file or the complete new one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 
 from vpps import locks
 
-MOST_OF_HEADER = 100_000_000  # bytes; the limit of the safetensors format
-_MOST_LINKS = 40  # the limit of Linux
-_NAMED = 55  # characters of a file's name in its replacement's name: a name can have 250 characters
+MOST_OF_HEADER = 100_000_000  # bytes; the safetensors format's limit
+_MOST_LINKS = 40  # Linux's limit
+_NAMED = 55  # characters of a file's name that are kept in its replacement's name: a name can have 250 characters
 
 
 @contextmanager
@@ -28,14 +28,14 @@ def replacing(path: Path) -> Iterator[Path]:
     owner as far as the system allows. Files that killed processes left behind are removed.
 
     Raises:
-        OSError: the folder is missing or not writable, the disk is full, `path` is a folder or device, or a link of
-            another user. `path` is unchanged.
+        OSError: the folder is missing or not writable, the disk is full, or `path` is a folder, a device, or a link
+            that another user made. `path` is unchanged.
     """
     path = followed(path)
     replaced = _status(path)
     beginning = f".{path.name[:_NAMED]}."
     _sweep(path.parent, beginning)
-    new = path.with_name(f"{beginning}{os.urandom(8).hex()}.tmp")  # named before it exists: Ctrl-C may come any time
+    new = path.with_name(f"{beginning}{os.urandom(8).hex()}.tmp")  # named before it exists: Ctrl-C may come anytime
     try:
         with open(new, "xb", opener=None if replaced is None else locks.private) as lock:
             locks.try_lock(lock.fileno())
@@ -59,7 +59,7 @@ def followed(path: Path) -> Path:
     owner of a folder that nobody else can write to.
 
     Raises:
-        PermissionError: another user could have planted a link of the path.
+        PermissionError: another user could have planted a link in the path.
         OSError: the path has more than 40 links, such as a loop of links.
     """
     rest, at, n_links = [*reversed((Path.cwd() / path).parts)], Path("/"), 0
@@ -84,7 +84,7 @@ def followed(path: Path) -> Path:
 
 
 class HeaderError(ValueError):
-    """A file does not begin with a safetensors header, or its length differs from the one in the header."""
+    """A file does not begin with a safetensors header, or its length differs from the length in the header."""
 
 
 def read_header(file: BinaryIO) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
@@ -94,7 +94,7 @@ def read_header(file: BinaryIO) -> tuple[dict[str, Any], dict[str, tuple[int, in
         The header as JSON, and each tensor's byte range in the file. The ranges neither overlap nor leave gaps.
 
     Raises:
-        HeaderError: the header is invalid, or larger than MOST_OF_HEADER and so is not parsed.
+        HeaderError: the header is invalid, or is not parsed because it is larger than MOST_OF_HEADER.
         OSError: the file cannot be read.
     """
     size = os.fstat(file.fileno()).st_size
@@ -127,7 +127,7 @@ def read_header(file: BinaryIO) -> tuple[dict[str, Any], dict[str, tuple[int, in
 
 
 class _TwiceError(ValueError):
-    """A key appears twice: readers differ in which one they take."""
+    """A key appears twice: readers differ in which of its values they use."""
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -138,13 +138,13 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def sync(path: Path) -> None:
-    """Flush a file to the disk: a power failure could leave the file's name without its contents otherwise."""
+    """Flush a file to disk: otherwise, a power failure could leave the file's name without its contents."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's names to the disk, if its file system can: a power failure could lose them otherwise."""
+    """Flush a folder's names to disk, if its file system can: otherwise, a power failure could lose them."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -154,7 +154,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """Return the status of a file to replace, or None if there is none. Raises OSError if `path` is no file."""
+    """Return the status of a file to replace, or None if there is none. Raises OSError if `path` is not a file."""
     try:
         status = path.stat()
     except FileNotFoundError:

@@ -12,7 +12,7 @@ PHRASES = {
 }
 """Sentences that several hints share."""
 
-# Each section has classes or a package as its head. A line has names and their hint; {name} is the name tried.
+# Classes or a package head each section. Each line lists names, then their hint; {name} is the name that was tried.
 NAMES = """
 [Expression Rows]
 eq: vpps.eq(x, y) compares
@@ -304,7 +304,7 @@ renew clear reset renew_cg version: every mini-batch has a vpps.Graph() of its o
 sum mean tanh sigmoid softmax concat cross_entropy dropout: that is a function: vpps.{name}
 """
 
-# Each section has classes, functions or methods as its head. A line has keyword arguments ("-": other calls) and hint.
+# Classes, functions or methods head each section. Each line has keyword arguments ("-": other calls), then their hint.
 ARGUMENTS = """
 [SGD Momentum Nesterov Adam AdamW Adagrad RMSprop]
 learning_rate: it is called lr
@@ -398,7 +398,7 @@ training: it is called train
 -: the graph comes first: handle.{owner}(graph, loss)
 """
 
-# Each section has an option as its head. A line has words of the user's value and their hint.
+# An option heads each section. Each line lists words from the user's value, then their hint.
 OPTIONS = """
 [precision]
 bfloat16 mixed amp auto: 'bf16' rounds the factors of products, and all else is float32

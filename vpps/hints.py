@@ -1,4 +1,4 @@
-"""Adds hints to errors: a name from another library gets its vpps equivalent, by the table in `habits.py`."""
+"""Adds hints to errors: for a name from another library, its vpps equivalent from the table in `habits.py`."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def hinted(function: F) -> F:
         except TypeError as error:
             names = options if "unexpected keyword" in str(error) else "-"
             name = next((name for name in names if name in hints), None)
-            if name is None or (error.__traceback__ and error.__traceback__.tb_next):  # raised further in
+            if name is None or (error.__traceback__ and error.__traceback__.tb_next):  # raised inside the function
                 raise
             hint = hints[name]
             if hint.startswith("removed"):
@@ -169,7 +169,7 @@ def hinted(function: F) -> F:
                 raise
             raise TypeError(f"{owner}({arguments[1]!r}, ...): {hints['-']}") from None
 
-    # Sphinx resolves the type hints of overloads in the globals of the documented object: use the function's globals.
+    # Sphinx resolves an overload's type hints in the documented object's globals: use the function's globals.
     made = FunctionType(called.__code__, function.__globals__, closure=called.__closure__)
     return wraps(function)(made)  # type: ignore[return-value]
 
@@ -179,7 +179,7 @@ _SET = frozenset("bias betas clip data grad learning_rate lr requires_grad weigh
 
 
 class Hinting:
-    """Base class that answers access to another library's attribute, or its assignment, with a hint."""
+    """Base class that raises errors with hints when a user reads or assigns another library's attribute."""
 
     __slots__ = ()
 
@@ -193,11 +193,11 @@ class Hinting:
 
         def __getattr__(self, name: str) -> Any:
             if (hint := hint_of(type(self), name) or self._hint_of(name)) is None:
-                return object.__getattribute__(self, name)  # raises again, in Python's words
+                return object.__getattribute__(self, name)  # raises again, with Python's message
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}; {hint}")
 
     def _hint_of(self, name: str) -> str | None:
-        """Return the hint that this object itself has for a name, or None."""
+        """Return this object's own hint for a name, or None."""
         return None
 
 
@@ -232,8 +232,8 @@ def missing_from(package: str, name: str) -> AttributeError:
 
 
 def hint_of(kind: type, name: str) -> str | None:
-    """Return the hint for a name of another library, or None if there is none, or if a user's subclass has a property
-    of that name: the property raises an error of its own."""
+    """Return the hint for a name in another library, or None if there is none, or if a user's subclass has a property
+    of that name: the property raises its own error."""
     for base in kind.__mro__:
         if (base.__name__, name) in HINTS:
             return HINTS[base.__name__, name]

@@ -47,7 +47,7 @@ def uniform(scale: float) -> Initialiser:
 
 
 def normal(std: float) -> Initialiser:
-    """Return an initialiser that draws from the normal distribution of mean 0 and standard deviation `std`."""
+    """Return an initialiser that draws from the normal distribution with mean 0 and standard deviation `std`."""
     deviation = _number("normal", std)
     return lambda rng, shape: rng.normal(0.0, deviation, shape)
 

@@ -29,10 +29,10 @@ def build(folder: Path = prebuilt.FOLDER, kernels: bool = False, target: str = "
 
     Args:
         kernels: True to compile the kernels of the cpu target as well, for every instruction set of the target.
-        target: as of `HostLibrary`.
+        target: as for `HostLibrary`.
 
     Returns:
-        The files of the libraries.
+        The library files.
 
     Raises:
         CompileError: there is no compiler, it rejects a source, or the folder cannot be written.
@@ -94,12 +94,12 @@ def _put(library: HostLibrary, folder: Path) -> Path:
             (work / path.name).replace(path)
     for other in folder.glob(f"{library.beginning}*.so"):
         if other != path:
-            other.unlink(missing_ok=True)  # a process that has it open keeps it
+            other.unlink(missing_ok=True)  # a process that has it open can still use it
     return path
 
 
 def _loads(path: Path) -> bool:
-    """Return False if a library needs a C or C++ library that this system lacks, as another system compiled it."""
+    """Return False if a library needs a C or C++ library that this system lacks, because another system compiled it."""
     try:
         ctypes.CDLL(str(path))
     except OSError:
@@ -108,7 +108,7 @@ def _loads(path: Path) -> bool:
 
 
 def main() -> None:
-    """Compile the missing libraries of this checkout, and print the paths of all."""
+    """Compile the libraries that this checkout lacks, and print the paths of all libraries."""
     for path in build_for_checkout():
         print(path)
 

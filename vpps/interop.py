@@ -1,7 +1,7 @@
 """Exchanges arrays with other libraries, on the host or on a GPU, through the protocols that these libraries share.
 
 In: `host_array` brings a CuPy, PyTorch, JAX or Numba array to the host (`__dlpack__`, `__cuda_array_interface__`).
-Out: `DevicePool.view` gives a CuPy array over the pool's memory, which has both protocols.
+Out: `DevicePool.view` gives a CuPy array over the pool's memory, which supports both protocols.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def is_on_gpu(value: Any) -> bool:
     """Return True if the array is in the memory of an NVIDIA GPU; imports nothing.
 
     Raises:
-        DtypeError: the array is neither there nor on the host.
+        DtypeError: the array is neither on such a GPU nor on the host.
     """
     # Look at the type: a tensor that requires gradients raises on access to the second protocol's attribute.
     if hasattr(type(value), "__dlpack_device__"):
@@ -37,11 +37,11 @@ def is_on_gpu(value: Any) -> bool:
 def host_array(value: Any, what: str) -> Any:
     """Copy an array on a GPU to a NumPy array of the same type on the host; return any other value unchanged.
 
-    The copy waits for work that the array's owner has put into the streams that the protocols name.
+    The copy waits for work that the array's owner has queued on the streams that the protocols name.
 
     Args:
-        value: anything; callers refuse values that are no arrays.
-        what: name of the value in messages.
+        value: anything; callers refuse values that are not arrays.
+        what: the value's name in messages.
 
     Raises:
         DtypeError: the array cannot be exported (a PyTorch tensor that requires gradients), or CuPy is not installed.
@@ -67,7 +67,7 @@ def host_array(value: Any, what: str) -> Any:
 
 
 def refuse_masked(value: Any, what: str) -> None:
-    """Raise DtypeError if elements of an array, or of one within lists, are masked out (`numpy.ma`).
+    """Raise DtypeError if an array, or an array inside lists, has masked elements (`numpy.ma`).
 
     NumPy's conversions drop the mask, so a masked element would take part in computations like any other.
     """
@@ -94,14 +94,14 @@ def requires_gradient(value: Any) -> bool:
 
 
 def detached(value: Any) -> Any:
-    """Copy a tensor that requires gradients to the host, in a type that NumPy has; return other values unchanged."""
+    """Copy a tensor that requires gradients to the host, in a type that NumPy supports; return other values as is."""
     if not requires_gradient(value):
         return value
     return widened(value.detach().cpu())  # waits for the stream that computes it
 
 
 def widened(value: Any) -> Any:
-    """Convert a PyTorch tensor of 8-bit or 16-bit floats to float32: NumPy lacks bfloat16. Return others unchanged.
+    """Convert a PyTorch tensor of 8-bit or 16-bit floats to float32: NumPy lacks bfloat16. Return other tensors as is.
 
     Raises:
         DtypeError: the tensor carries a tangent of forward-mode differentiation, which the conversion would lose.

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 SCRATCH = "vpps-build-"  # prefix of scratch folders
 LOCK = ".lock"
 _OUR_SCRATCH = re.compile(re.escape(SCRATCH) + "[0-9a-f]{16}")
-_OUR_LOCK = re.compile("([a-z]+-)?[0-9a-f]{32}" + re.escape(LOCK))  # named by a cache key; others are users' files
+_OUR_LOCK = re.compile("([a-z]+-)?[0-9a-f]{32}" + re.escape(LOCK))  # named after a cache key; others are users' files
 PATIENCE = 300.0  # seconds to wait for a lock; the longest compilations take a quarter of that, on a busy machine
 PAUSE = 0.02  # seconds between attempts
 YOUNG = 60.0  # seconds in which a process may still take the lock of its new file
@@ -56,7 +56,7 @@ def held(paths: Iterable[Path]) -> Iterator[bool]:
 
 
 def _acquire(path: Path, deadline: float) -> BinaryIO | None:
-    """Return an open file that holds the lock, or None if the lock is not available. Raises OSError: no file is made.
+    """Return an open file that holds the lock, or None if the lock is unavailable. Raises OSError: no file can be made.
 
     The result is a file, not a descriptor: Ctrl-C may lose the result, and a lost descriptor would never release its
     lock.
@@ -82,7 +82,7 @@ def _acquire(path: Path, deadline: float) -> BinaryIO | None:
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file, as an opener for `open`; a new file can be read and written by its user only."""
+    """Open a file, as an opener for `open`; only its user can read and write a new file."""
     return os.open(path, flags, 0o600)
 
 
@@ -108,7 +108,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 @contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
     """Yield a new scratch folder in `folder`, and remove it afterwards. Raises OSError: it cannot be created."""
-    made = folder / (SCRATCH + os.urandom(8).hex())  # named before it exists: Ctrl-C may come any time
+    made = folder / (SCRATCH + os.urandom(8).hex())  # named before it exists: Ctrl-C may come anytime
     try:
         made.mkdir(mode=0o700)
         with open(made / LOCK, "ab", opener=private) as lock:
@@ -119,7 +119,7 @@ def scratch(folder: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the locks and scratch folders of killed processes from a folder. Other files in it stay."""
+    """Remove the locks and scratch folders of killed processes from a folder. Leave its other files alone."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -133,7 +133,7 @@ def sweep(folder: Path) -> None:
 
 
 def is_left(path: Path, lock: Path) -> bool:
-    """Return True if no process uses a path any more, by its age and its lock."""
+    """Return True if no process uses a path any more, judging by its age and its lock."""
     try:
         age = time.time() - path.lstat().st_mtime
         if age < YOUNG:
@@ -152,7 +152,7 @@ def is_left(path: Path, lock: Path) -> bool:
 
 
 def _remove_lock(path: Path) -> None:
-    """Remove the file of a lock if it is empty and no process holds it. Another process may remove it first."""
+    """Remove a lock's file if it is empty and no process holds the lock. Another process may remove it first."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
         try:

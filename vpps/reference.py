@@ -1,4 +1,4 @@
-"""Reference implementation of graphs in NumPy and float64, without scripts. It is slow but plain. Tests compare every
+"""Reference implementation of graphs in NumPy and float64, without scripts. It is slow but simple. Tests compare every
 target with it, and users can compare a model that misbehaves.
 
 It shares no code with planner/, script/ and kernel/, except for the op table's reference functions, the traced cells
@@ -32,12 +32,12 @@ __all__ = ["Reference", "ReferenceBatch", "key_of", "weights_of"]
 __dir__ = __all__.copy  # completion shows nothing else
 
 Array = NDArray[Any]
-_PRODUCTS = (Form.MATVEC, Form.PACKED_MATMUL)  # with parameters
+_PRODUCTS = (Form.MATVEC, Form.PACKED_MATMUL)  # products with parameters
 
 
 @dataclass
 class ReferenceBatch:
-    """Vertices of one block at one topological level, with the values of the cell's nodes for them."""
+    """Vertices of one block at one topological level, and the values of the cell's nodes for these vertices."""
 
     block: BlockArrays
     rows: Array
@@ -47,7 +47,7 @@ class ReferenceBatch:
     nodes: list[Array] = field(default_factory=list)
 
     def read(self) -> Iterator[tuple[int, Shape, Array]]:
-        """Yield the node, the shape of the values and the value ids of each argument that is not an int."""
+        """For each argument that is not an int, yield its node, the shape of its values, and its value ids."""
         cell, vectors, lists = self.block.cell, iter(self.args), iter(self.lists)
         for kind, node in zip(cell.kinds, cell.arguments, strict=True):
             if not isinstance(kind, Int):
@@ -64,17 +64,17 @@ class Reference:
     Args:
         graph: the graph to compute.
         weights: float64 (or float32) arrays by parameter name.
-        key: key of dropout's random numbers, such as `key_of(model)`; None, as in inference, turns dropout off.
-        shard: number of the shard of a mini-batch; it decides the dropout masks of vertices that have no example.
-        precisions: precisions of products with parameters: their factors are rounded, all else is not.
+        key: key for dropout's random numbers, such as `key_of(model)`; None, as in inference, turns dropout off.
+        shard: the shard's number in its mini-batch; it decides the dropout masks of vertices that have no example.
+        precisions: precisions of products with parameters. Only the factors of these products are rounded.
 
     Attributes:
         gradients: after `backward`, dense arrays by parameter name (trainable or not).
         nearest_tie: smallest distance of a product's vector from a rounding tie (`Precision.nearest_tie`). A float32
-            target with an error of that size may round the vector the other way.
+            target with an error of that size may round the vector in the other direction.
         reached: after `backward`, names of the parameters that the loss depends on. Other parameters have no gradient,
             not even a zero one.
-        batches: vertices in the order of their computation.
+        batches: the batches of vertices, in the order in which they are computed.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Reference:
         return of[shape][self._slot[ids]] if len(ids) else np.zeros((0, *shape))
 
     def _operands(self, batch: ReferenceBatch, i: int) -> list[Array]:
-        """Return the operands of node i in the form that its reference functions take."""
+        """Return node i's operands in the form that its reference functions expect."""
         nodes = batch.block.cell.nodes
         node = nodes[i]
         xs: list[Array] = [] if node.parameter is None else [self.weights[node.parameter.name]]
@@ -200,7 +200,7 @@ class Reference:
         return self._d_values[expression.shape][self._slot[value_ids(expression)]]  # type: ignore[no-any-return]
 
     def gradients_of(self, batch: ReferenceBatch) -> tuple[Array, list[Array]]:
-        """After `backward`: return the gradients of a batch's outputs, flat, and those of each argument."""
+        """After `backward`: return the gradients of a batch's outputs, as a flat array, and those of each argument."""
         cell = batch.block.cell
         given = [
             self._d_values[cell.nodes[o].shape][self._slot[ids[batch.rows]]].reshape(len(batch.rows), -1)
@@ -304,7 +304,7 @@ def weights_of(model: Model) -> dict[str, Array]:
 
 
 def _draws(graph: Graph, shard: int) -> Array:
-    """Return, by recording index, the number of each vertex that its random words depend on."""
+    """Return the number on which each vertex's random words depend, by recording index."""
     example = np.full(graph.n_calls, -1)
     for first, n, numbers in graph.examples:
         example[first : None if n is None else first + n] = numbers if isinstance(numbers, int) else numbers.numbers
@@ -318,6 +318,6 @@ def _draws(graph: Graph, shard: int) -> Array:
 
 
 def key_of(model: Model) -> LaunchKey:
-    """Return the key of the random numbers of the next `fb`, and of `gradients(train=True)` before it."""
+    """Return the random-number key for the next `fb`, and for `gradients(train=True)` before it."""
     model.pull_weights()
     return launch_key(model.seed, model.step + 1, model.accumulated.calls if model.accumulated is not None else 0)

@@ -1,7 +1,7 @@
-"""Table of the targets that run kernels. A row has a target's capabilities, and names its compiler and its machine.
+"""Table of the targets that run kernels. Each row lists a target's capabilities and names its compiler and machine.
 
 Other modules test capabilities - weights held on a chip, real times - and never a target's name. The modules that a
-row names are imported at their first use.
+row names are imported on first use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A function named by its place, "module:name", and imported when it is called."""
+    """A function identified by its location, "module:name", and imported when it is called."""
 
     place: str
 
@@ -48,7 +48,7 @@ class Target:
         has_archs: kernels are compiled for one of several architectures, not necessarily this machine's.
         fixed_vps: kernels are also compiled for one number of virtual processors.
         listings: listings of a compiled kernel that can be shown besides its source.
-        why_unusable: -> the reason that this machine lacks the target, or None; left out if every machine has it.
+        why_unusable: -> the reason why this machine cannot run the target, or None; left out if every machine can.
         device: -> the GPU to plan for if the user names none, or None if there is no such GPU. GPU targets only.
         render: `KernelSpec`, True to only name the headers -> the source. GPU targets only.
         compile: `KernelSpec`, architecture -> `kernel.resources.Kernel`. GPU targets only.
@@ -106,7 +106,7 @@ GPUS = tuple(name for name, target in TARGETS.items() if target.is_gpu)
 
 
 def target_named(name: object) -> Target:
-    """Return the target of a name. Raises HandleError: there is no such target."""
+    """Return the target with this name. Raises HandleError: there is no such target."""
     if not isinstance(name, str) or name not in TARGETS:
         raise HandleError(f"target={name!r}: expected {listed(TARGETS)}")
     return TARGETS[name]
@@ -118,6 +118,6 @@ def present_target() -> Target:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names as a list for messages: 'cpu', 'cuda' or 'simt'."""
+    """Format names as a list for messages: 'cpu', 'cuda' or 'simt'."""
     *others, last = map(repr, sorted(names))
     return f"{', '.join(others)} or {last}"

@@ -1,4 +1,4 @@
-"""Text layout for reports: plain text of 110 columns, with tables."""
+"""Text layout for reports: plain text, 110 columns wide, with tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Text(Readable, str):
 
 
 def dir_without(names: str) -> Callable[[object], list[str]]:
-    """Return a `__dir__` for completion, without some names (separated by blanks) that only other packages of vpps use,
+    """Return a `__dir__` for completion, without some names (separated by spaces) that only other packages of vpps use,
     and without names that exist only for their hints."""
     internal = frozenset(names.split())
 
@@ -68,7 +68,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], text_columns: I
 
 
 def shown(value: object) -> str:
-    """Format a cell: ints with commas at thousands, "-" for None."""
+    """Format a cell: ints with thousands separators, None as "-"."""
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
@@ -88,7 +88,7 @@ def columns(
         heads: lines above the columns.
         rows: rows of cells.
         left: numbers of the left-aligned columns; the others are right-aligned.
-        most: most characters per line: a wider table gets narrower gaps, then its first column is wrapped.
+        most: most characters per line. A wider table first gets narrower gaps; then its first column is wrapped.
     """
     widths = [max(map(len, column)) for column in zip(*heads, *rows, strict=True)]
     between, gap = len(widths) - 1, 2
@@ -111,12 +111,12 @@ def columns(
 
 
 def note(mark: str, text: str) -> str:
-    """Wrap a paragraph that begins with a mark, with its other lines indented."""
+    """Wrap a paragraph that begins with a mark, and indent its other lines."""
     return textwrap.fill(text, WIDTH, initial_indent=mark, subsequent_indent=" " * len(mark))
 
 
 def labelled(lines: Iterable[tuple[str, str]]) -> str:
-    """Format paragraphs, each with its name at the left."""
+    """Format paragraphs, each with its name on the left."""
     return "".join(note(f"{name:<15}", text) + "\n" for name, text in lines)
 
 

@@ -1,10 +1,10 @@
 """Turns: serialise all calls that use the same weights.
 
 A model has a turn, and its training handle shares it. A call that reads or writes the weights in the host's memory
-takes the turn. A forward-only handle has a turn of its own, and takes it before the model's.
+takes the turn. A forward-only handle has its own turn, and takes it before the model's.
 
-A lock alone is not enough. A signal handler, or a schedule that an update calls, runs in the thread that holds the
-lock, in the middle of a call. A call from there is recognised by the frames of user code between it and the running
+A lock is not enough. A signal handler, or a schedule that an update calls, runs in the thread that holds the
+lock, in the middle of a call. A call that it makes is recognised by the frames of user code between it and the running
 call. Calls that only read get the state after the last whole step; others are refused.
 """
 
@@ -34,10 +34,10 @@ class _Call(NamedTuple):
 
 
 class Turn:
-    """The lock of a model or of a forward-only handle, and the call that holds it.
+    """The lock of a model or forward-only handle, and the call that holds it.
 
     Args:
-        above: the turn that is taken after this one; a thread that holds it must not wait for this one.
+        above: the turn that is taken after this one; a thread that holds `above` must not wait for this turn.
 
     Attributes:
         call: the innermost running call, or None if the turn is free.
@@ -53,7 +53,7 @@ class Turn:
         self._left: deque[Callable[[], None]] = deque()
 
     def check_process(self) -> None:
-        """In a forked child, drop the lock and the call of threads that do not exist there."""
+        """In a forked child, drop the lock and the call that belong to threads that do not exist there."""
         if self._pid == os.getpid():
             return
         if self.call is not None:
@@ -73,7 +73,7 @@ class Turn:
             name = frame.f_globals.get("__name__", "")
             outside = outside or not (name.startswith("vpps.") or name == "contextlib")
             frame = frame.f_back
-        return False  # Ctrl-C left a call that has ended
+        return False  # Ctrl-C left the entry of a call that has ended
 
     def finally_do(self, work: Callable[[], None]) -> None:
         """Run `work` when the turn is free: now, or at the end of the call that holds it. The garbage collector may
@@ -109,7 +109,7 @@ R = TypeVar("R")
 
 
 def serialised(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Let one call run at a time. Raises HandleError if a signal handler or callback calls it within another call."""
+    """Let one call run at a time. Raises HandleError if a signal handler or callback calls it during another call."""
     return _taking_turns(method, reads=False)
 
 
@@ -117,7 +117,7 @@ def reading(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P
     """Like `serialised`, but a signal handler or callback sees the last whole step.
 
     Raises:
-        HandleError: the running call changes weights by other means than a step.
+        HandleError: the running call changes weights other than by a step.
     """
     return _taking_turns(method, reads=True)
 

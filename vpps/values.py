@@ -48,7 +48,7 @@ def as_float32(value: ArrayLike, what: str) -> Float32:
 def as_array(value: Any, what: str) -> NDArray[Any]:
     """Return `value` as a NumPy array in the host's memory, copied only if necessary.
 
-    Raises DtypeError: `value` has no numbers, or JAX still traces it, or some elements are masked out.
+    Raises DtypeError: `value` does not hold numbers, JAX is still tracing it, or some elements are masked out.
     """
     if type(value) is not np.ndarray:
         refuse_masked(value, what)
@@ -94,7 +94,7 @@ def as_number(value: Any) -> float | None:
 def as_index(value: Any) -> int | None:
     """Return `value` as an int if it is an integer scalar (Python's, NumPy's, a 0-d array; not a bool), else None."""
     if isinstance(value, bool | np.bool_) or (type(value) is not int and getattr(value, "ndim", 0) > 0):
-        return None  # `operator.index` accepts a PyTorch tensor of one element, but no such NumPy array
+        return None  # `operator.index` accepts a one-element PyTorch tensor, but no such NumPy array
     if isinstance(value, np.ndarray):
         refuse_masked(value, "an index")
     try:
@@ -111,7 +111,7 @@ def as_shape(value: Any) -> tuple[int, ...] | None:
 
 
 def as_flag(value: Any, what: str, error: type[VppsError] = DtypeError) -> bool:
-    """Return `value` if it is a Python or NumPy bool; raises `error` for anything else: "no" must not count as True."""
+    """Return `value` if it is a Python or NumPy bool; raises `error` for anything else: "no" must not pass for True."""
     if value is True or value is False:
         return value
     if isinstance(value, np.bool_):
@@ -130,7 +130,7 @@ def as_count(value: Any, what: str, error: type[VppsError], least: int = 1, most
 
 
 def as_items(value: Any, what: str) -> list[Any]:
-    """Return the items of a sequence. Raises DtypeError if `value` is no sequence."""
+    """Return the items of a sequence. Raises DtypeError if `value` is not a sequence."""
     try:
         items = iter(value)
     except TypeError:
@@ -164,7 +164,7 @@ def check_callable(f: Any, what: str) -> None:
 
 
 def said_of(name: str, known: Collection[str]) -> str:
-    """Return a suggestion for an unknown name: the names like it, or all known names."""
+    """Return a suggestion for an unknown name: similar known names if there are any, else all known names."""
     near = get_close_matches(name, known, n=3)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(known) or 'none'}"
 
@@ -172,13 +172,13 @@ def said_of(name: str, known: Collection[str]) -> str:
 def single_factors(value: float, power: int = 1) -> list[float]:
     """Return factors with product value ** power (1 or -1): one factor, unless it overflows or is subnormal in float32.
 
-    A number multiplied by one factor after the other leaves the range of float32 only if the result does.
+    If a number is multiplied by the factors in order, it leaves float32's range only if the result does.
     """
     found = value if power == 1 else 1.0 / value
     if value == 0 or not math.isfinite(value) or MIN_NORMAL <= abs(found) <= MAX_FLOAT32:
         return [found]
     mantissa, exponent = math.frexp(value)
-    mantissa, exponent = mantissa**power, min(max(power * exponent, -378), 378)  # beyond, all products are 0 or inf
+    mantissa, exponent = mantissa**power, min(max(power * exponent, -378), 378)  # all products beyond are 0 or inf
     parts = 2 if abs(exponent) <= 252 else 3
     step = exponent // parts
     return [math.ldexp(mantissa, exponent - (parts - 1) * step)] + [math.ldexp(1.0, step)] * (parts - 1)
@@ -198,8 +198,8 @@ def float_word(value: float) -> int:
 
 
 def exact_key(value: Any) -> Any:
-    """Return a key that is equal for identical values only. Python's equality is not enough: the keys of 1, 1.0 and
-    True differ, and those of 0.0 and -0.0, at any depth of hashable objects. NaNs of the same bits have equal keys.
+    """Return a key that is equal only for identical values. Python's equality is not enough: the keys of 1, 1.0 and
+    True differ, as do those of 0.0 and -0.0, at any depth of hashable objects. NaNs with equal bits have equal keys.
 
     Raises:
         TypeError: the value is not hashable.
@@ -225,7 +225,7 @@ def _exact(value: Any) -> Any:
         return kind, tuple(map(_exact, value))
     if isinstance(value, set | frozenset):
         return kind, frozenset(map(_exact, value))
-    if isinstance(value, Mapping):  # the order counts: a loop over the mapping sees it
+    if isinstance(value, Mapping):  # the order matters: a loop over the mapping sees it
         return kind, tuple((_exact(k), _exact(v)) for k, v in value.items())
     if isinstance(value, range | slice):
         return kind, *map(_exact, (value.start, value.stop, value.step))
@@ -239,7 +239,7 @@ def _exact(value: Any) -> Any:
     equal: Any = kind.__eq__
     if equal is object.__eq__ or isinstance(value, type) or hasattr(value, "__array__"):
         return same
-    try:  # an object with an `__eq__` of its own: compare its state as well
+    try:  # an object with its own `__eq__`: compare its state as well
         made_of = value.__reduce_ex__(2)
         return (*same, _exact(made_of[1:3]) if isinstance(made_of, tuple) else made_of)
     except Exception:  # the object has no such state
@@ -247,7 +247,7 @@ def _exact(value: Any) -> Any:
 
 
 class _Itself:
-    """Key by identity: equal to a key of the same object. It keeps the object alive."""
+    """Key by identity: equal only to another key of the same object. It keeps the object alive."""
 
     __slots__ = ("_value",)
 

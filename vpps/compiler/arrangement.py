@@ -35,7 +35,7 @@ class Arrangement:
     Attributes:
         chip: the weights that the kernel holds, and the memory around them.
         held: matrices that the chip holds, for the plan.
-        onchip: the decisions and their reasons; None if the target has nothing to decide.
+        onchip: the decisions and their reasons; None if there is nothing to decide for the target.
     """
 
     chip: Chip = MEMORY_ONLY
@@ -49,10 +49,10 @@ NO_CHIP = Arrangement()
 def matrices_of(
     cells: Iterable[TracedCell], stacks: Stacks = NO_STACKS, precisions: Precisions = ALL_EXACT
 ) -> dict[Parameter, MatrixSpec]:
-    """Return the matrices that cells multiply vectors by, with the best division of their rows; the first cell decides.
+    """Return the matrices that multiply vectors in cells, with the division of their rows that suits their first cell.
 
     A matrix with any other use, such as a product with a computed matrix or a transpose, is left out: it stays in
-    memory. `stacks` replace their members. `precisions` are those of the products.
+    memory. `stacks` replace their members. `precisions`: the precisions of products.
     """
     found: dict[Parameter, MatrixSpec] = {}
     excluded: set[Parameter] = set()
@@ -81,10 +81,10 @@ def arrangements(
     train: bool,
     schedule: str = "vector",
 ) -> Iterator[Arrangement]:
-    """Yield the best arrangement first; the next ones hold less in registers, in case the compiler spills.
+    """Yield arrangements, the best first; each later one holds less in registers, in case the compiler spills.
 
     Args:
-        vps: virtual processors of all groups.
+        vps: number of virtual processors in all groups.
 
     Raises:
         HandleError, CapacityError: a forced setting in `options` is malformed or does not fit.

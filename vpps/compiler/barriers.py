@@ -1,7 +1,7 @@
 """Places barriers between a cell's instructions.
 
-The instructions of a group run without waiting for each other: if one of them reads another one's result, the same
-virtual processor wrote it. The verifier checks the same rule on finished scripts, by execution.
+The instructions of a group run without waiting for each other: if one of them reads the result of another, the same
+virtual processor wrote it. The verifier checks the same rule by executing finished scripts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Access:
         return self.slab == other.slab and self.lo < other.hi and other.lo < self.hi and (self.writes or other.writes)
 
     def same_vp(self, other: _Access) -> bool:
-        """Return True if one virtual processor makes both accesses to each unit that they share."""
+        """Return True if, for each shared unit, both accesses are by the same virtual processor."""
         if self.owners is not None and other.owners is not None:
             lo, hi = max(self.lo, other.lo), min(self.hi, other.hi)
             mine, theirs = self.owners[lo - self.lo : hi - self.lo], other.owners[lo - other.lo : hi - other.lo]
@@ -43,7 +43,7 @@ class _Access:
 
 
 def owners_of(instr: Instr, granule: int, n_vps: int) -> NDArray[np.int16]:
-    """Return the owner of each unit of an instruction's result, if slices are units."""
+    """Return the owner of each unit in an instruction's result, if slices are units."""
     return unit_owners(instr.width, instr.parts, granule, n_vps, instr.turns)
 
 
@@ -67,7 +67,7 @@ def _accesses(instr: Instr, granule: int, n_vps: int) -> list[_Access]:
 
 
 def assign_groups(instrs: Sequence[Instr], granule: int, n_vps: int, exclusive: bool) -> None:
-    """Number the groups: an instruction comes one group after each earlier one that it conflicts with across VPs.
+    """Number the groups: an instruction is one group after each earlier instruction that it conflicts with across VPs.
 
     In exclusive scripts any virtual processor may execute an instruction, so every conflict counts.
     """
@@ -87,7 +87,7 @@ class _Earlier:
     """Index of accesses and their groups, by slab and units.
 
     Comparing all pairs takes seconds for a concatenation of thousands of pieces. Here accesses of similar widths share
-    a size class. Its buckets are as wide as its widest access, so an access reaches into the next bucket at most.
+    a size class. Its buckets are as wide as its widest access, so an access extends at most into the next bucket.
     """
 
     def __init__(self) -> None:
@@ -120,11 +120,11 @@ def in_groups(instrs: Sequence[Instr]) -> list[list[Instr]]:
 
 
 class Reads(NamedTuple):
-    """Values that instructions read and other virtual processors may have written in the step before.
+    """Values that instructions read and other virtual processors may have written in the previous step.
 
     Attributes:
         kinds: types of the index lists that name the values.
-        width: function of a list that returns the width of its rows in floats.
+        width: function that returns the width of a list's rows in floats.
     """
 
     kinds: tuple[type, ...]
@@ -139,13 +139,13 @@ def follows_freely(
     vps: tuple[int, int],
     reads: Reads,
 ) -> bool:
-    """Return True if a step on other vertices may follow a step with no barrier between.
+    """Return True if a step on other vertices may follow a step without a barrier in between.
 
     It may if two rules hold. The writer of each handed-over unit (a value in forward, a gradient of an argument in
-    backward) is also its reader. No virtual processor reuses memory that others may still read.
+    backward) is also its reader. No virtual processor reuses memory that another may still read.
 
     Args:
-        before, after: the last instructions of one step, and the first ones of a later step.
+        before, after: the last instructions of one step, and the first instructions of a later step.
         handed_over: the views of values (in forward) or gradients (in backward) that other vertices read.
         shared: slabs whose memory both steps use.
         vps: panel, and number of virtual processors.
@@ -164,8 +164,8 @@ def follows_freely(
 def reuses_by_owner(
     before: Sequence[Instr], after: Sequence[Instr], shared: Collection[int], vps: tuple[int, int]
 ) -> bool:
-    """Return True if steps on different rows may share the memory of some slabs with no barrier between. Units may be
-    reused by their owners; rows may not, as their owners differ from step to step."""
+    """Return True if steps on different rows may share the memory of some slabs without a barrier in between. Owners
+    may reuse their units, but not their rows, because a row's owner differs from step to step."""
     again = ((a, b) for a, b in _conflicts(before, after, vps) if a.slab in shared) if shared else ()
     return all(a.owners is not None and b.owners is not None and a.same_vp(b) for a, b in again)
 
@@ -212,12 +212,12 @@ def _readers(instr: Instr, vps: tuple[int, int], reads: Reads) -> list[tuple[int
 def _conflicts(
     before: Sequence[Instr], after: Sequence[Instr], vps: tuple[int, int]
 ) -> Iterator[tuple[_Access, _Access]]:
-    """Yield the conflicting accesses of two lists of instructions."""
+    """Yield the pairs of conflicting accesses between two lists of instructions."""
     earlier = [a for instr in before for a in _accesses(instr, *vps)]
     later = [b for instr in after for b in _accesses(instr, *vps)]
     return ((a, b) for b in later for a in earlier if a.conflicts(b))
 
 
 def shares_by_owner(before: Sequence[Instr], after: Sequence[Instr], vps: tuple[int, int]) -> bool:
-    """Return True if all conflicting accesses of two lists of instructions on the same vertices are by one owner."""
+    """Return True if, between two lists of instructions on the same vertices, only accesses by one owner conflict."""
     return all(a.same_vp(b) for a, b in _conflicts(before, after, vps))

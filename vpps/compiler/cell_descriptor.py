@@ -1,4 +1,4 @@
-"""Makes the records of a cell for the compiled planner: the data that no graph changes."""
+"""Makes a cell's records for the compiled planner: the data that does not depend on the graph."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Names:
 
 
 def template_record(template: Template, base: NDArray[np.int64]) -> TemplateRecord:
-    """Make the record of a template. `base` is the base number of each word's relocation, or -1."""
+    """Make a template's record. `base` is the number of the base of each word's relocation, or -1."""
     at = np.flatnonzero((base >= 0) | (template.per_row != 0) | (template.per_count != 0))
     columns = at, base[at], template.domain[at], template.per_row[at], template.per_count[at]
     words = (template.constant & 0xFFFFFFFF).tolist()
@@ -88,10 +88,10 @@ class CellDescriptor:
 
     Args:
         cell: the encoded cell.
-        same_row: values and gradients that it reads in other parts of the same cell: number of the part, and view.
+        same_row: values and gradients that it reads from other parts of the same cell: number of the part, and view.
         id: number of the encoded cell.
-        training: True for plans of training, False for plans of inference.
-        ending: end of the launch, whose optimizer steps are fused with outer products.
+        training: True for training plans, False for inference plans.
+        ending: the end of the launch; outer products can be fused with its optimizer steps.
         parameters: number of each parameter.
     """
 
@@ -173,8 +173,8 @@ class CellDescriptor:
         )
 
     def _numbers_of_bases(self) -> NDArray[np.int64]:
-        """Return the planner's number of each base of the templates, and -1 at the end for no base. The planner numbers
-        slabs first, then the views in other parts, then the words of operands, then lists and constants."""
+        """Return the planner's number for each base in the templates, and a final -1 for no base. The planner numbers
+        slabs first, then the views in other parts, then operands' words, then lists and constants."""
         cell, same_row = self._cell, self._same_row
         n_slabs = len(cell.lowered.slabs)
         n_same_row, n_words = n_slabs + len(same_row), 2 * len(cell.operands)
@@ -194,12 +194,12 @@ class CellDescriptor:
         return template_record(template, self._bases[template.base])
 
     def _instruction(self, group: Group) -> InstructionRecord:
-        """Make the record of a group of one instruction, with the bit of its name."""
+        """Make the record of a single-instruction group, with the bit of the instruction's name."""
         (_, instr), *_ = group.starts
         return InstructionRecord(self._names.bit(instr.instruction.name), self._template(group.template))
 
     def _group(self, group: Group) -> GroupRecord:
-        """Make the record of a group. An exclusive script's group is one instruction; the record has its owners."""
+        """Make a group's record. In an exclusive script, a group is one instruction; the record names its owners."""
         template = self._template(group.template)
         if not self._exclusive:
             return GroupRecord(template, 0, 0, [])
@@ -209,7 +209,7 @@ class CellDescriptor:
         return GroupRecord(template, instr.domain, max(reads, instr.width), owners)  # at least its writes: VPPS III-B1
 
     def _source(self, key: ListKey) -> int:
-        """Return the number of the source of a list's words."""
+        """Return the number of the source that a list's words come from."""
         if key not in self._sources:
             source = self._source_record(key)  # may first write the sources that it depends on
             self._sources[key] = len(self._written)
@@ -221,7 +221,7 @@ class CellDescriptor:
         match key:
             case Args(position):
                 return SourceRecord(From.ARGS, program.place(position))
-            case SameRow(position):  # the values of the other part also have ids, like arguments
+            case SameRow(position):  # like arguments, the other part's values have ids
                 return SourceRecord(From.SAME_ROW, self._same_row.index(key), program.place(position))
             case SameRowGradient():
                 return SourceRecord(From.SAME_ROW, self._same_row.index(key))
@@ -258,14 +258,14 @@ class CellDescriptor:
         return SourceRecord(From.RANDOM_KEY)
 
     def _rows(self, view: View, domain: int) -> RowsRecord:
-        """Make the record of the addresses of a view's rows, one for every row of a domain."""
+        """Make the record of the addresses of a view's rows, one address for each row of a domain."""
         if view.shared:
             return RowsRecord(-1, view.address + view.offset)
         return RowsRecord(self._source(view.row_list(domain)), view.offset)
 
 
 def argument_counts(cell: TracedCell) -> tuple[int, int, int, int]:
-    """Return the numbers of the vector, int and list arguments of a cell, and of its outputs."""
+    """Return how many vector, int and list arguments a cell has, and how many outputs."""
     vectors, ints, lists = (sum(isinstance(k, kind) for k in cell.kinds) for kind in (Vector, Int, List))
     return vectors, ints, lists, len(cell.outputs)
 
@@ -277,7 +277,7 @@ def whole(cell: TracedCell, record: CellRecord) -> list[PartRecord]:
 
 
 def in_parts(parts: Sequence[CellPart], records: Sequence[CellRecord], streams: bool) -> list[PartRecord]:
-    """Return the parts of a divided cell. `streams`: steps of the eager part may run while virtual processors wait."""
+    """Return the parts of a divided cell. `streams`: eager steps may run while virtual processors wait."""
     numbers = {part.batching: k for k, part in enumerate(parts)}
     return [
         PartRecord(

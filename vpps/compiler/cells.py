@@ -27,12 +27,12 @@ class EncodedCells:
     """Compiles cells, divides recurrent ones into parts, and encodes them, each once.
 
     Args:
-        distribution: places of the parameters, and number of virtual processors.
-        exclusive: True if every virtual processor has a script of its own.
+        distribution: locations of the parameters, and number of virtual processors.
+        exclusive: True if every virtual processor has its own script.
         passes: passes of the cell compiler.
 
     Attributes:
-        notes: effects of the passes on the nodes of each cell: name of the pass, and a sentence.
+        notes: the passes' effects on each cell's nodes: name of the pass, and a sentence.
     """
 
     def __init__(self, distribution: Distribution, exclusive: bool, passes: Passes) -> None:
@@ -55,7 +55,7 @@ class EncodedCells:
                 if p not in self.distribution.places:
                     raise ModelError(f"cell {cell.name!r} uses {p!r}, which belongs to another model than the handle's")
             known, notes = compiled(cell, self.distribution.stacks)
-            self.notes[cell] = notes if self.passes.horizontal else notes[:-1]  # the last one is of horizontal fusion
+            self.notes[cell] = notes if self.passes.horizontal else notes[:-1]  # the last is about horizontal fusion
             self._compiled[cell] = known
         return known
 
@@ -70,9 +70,9 @@ class EncodedCells:
         return known
 
     def encoded(self, cell: TracedCell, unread: Unread = ALL_READ, training: bool = True) -> EncodedCell:
-        """Return the encoded cell, without gradients of the unread outputs.
+        """Return the encoded cell, without gradients for the unread outputs.
 
-        With fusion, inference has an encoded cell of its own, which stores no values for backward. Raises ModelError
+        With fusion, inference uses a separate encoded cell, which stores no values for backward. Raises ModelError
         if the cell uses another model's parameter.
         """
         training = training or not self.passes.fusion
@@ -83,14 +83,14 @@ class EncodedCells:
         return known
 
     def note_unread(self, cell: TracedCell, unread: Unread) -> None:
-        """Note that some outputs of a cell have no backward."""
+        """Add a note that some outputs of a cell have no backward."""
         self.compiled(cell)
         note = "dead_outputs", dead_outputs.said(cell, unread, training=True)
         if note not in self.notes[cell]:
             self.notes[cell].append(note)
 
     def explain(self) -> list[tuple[str, list[Note]]]:
-        """Return the name of each cell of several operators, and its notes: (pass or direction, sentence)."""
+        """Return the name and notes of each cell with several operators; a note is (pass or direction, sentence)."""
         found = []
         for cell, notes in self.notes.items():
             in_parts = next((p for (whole, *_), p in self._parts.items() if whole is cell and p), ())
@@ -110,13 +110,13 @@ class EncodedCells:
         return self._parts[key]
 
     def part_of(self, cell: TracedCell) -> CellPart | None:
-        """Return the part that has a cell as its program, or None."""
+        """Return the part whose program is this cell, or None."""
         return next((part for parts in self._parts.values() for part in parts if part.cell is cell), None)
 
     def encoded_parts(
         self, parts: tuple[CellPart, ...], unread: Unread = ALL_READ, training: bool = True
     ) -> list[EncodedPart]:
-        """Return the encoded parts of a cell; arguments as of `encoded`."""
+        """Return the encoded parts of a cell; the arguments are those of `encoded`."""
         training = training or not self.passes.fusion
         key = parts, unread, training
         known = self._of_parts.get(key)
@@ -126,7 +126,7 @@ class EncodedCells:
 
     def streams(self, parts: tuple[CellPart, ...], training: bool, unread: Unread = ALL_READ) -> bool:
         """Return True if the eager part of a cell may run while virtual processors wait. It must not wait itself, nor
-        use memory that others reuse after its stage; the unread outputs decide which memory that is."""
+        use memory that is reused after its stage; which memory is reused depends on the unread outputs."""
         if not self.passes.streaming or self.exclusive:
             return False
         if [part.batching for part in parts[:2]] != [Batching.EAGER, Batching.LEVEL]:
@@ -141,7 +141,7 @@ class EncodedCells:
 def _describe(
     notes: Iterable[Note], parts: Sequence[CellPart], encoded: Sequence[EncodedCell], streams: bool
 ) -> list[Note]:
-    """Return the effects of the passes on a cell, and its instruction counts. `encoded` are its parts, or the whole."""
+    """Return the passes' effects on a cell, and its instruction counts. `encoded`: its parts, or the whole cell."""
     lines = [*notes]
     instructions = [i for t in encoded for i in (*t.lowered.forward, *t.lowered.backward)]
     if parts:
@@ -168,7 +168,7 @@ def _operators(cell: TracedCell) -> str:
 
 
 def _counted(directions: Sequence[tuple[Sequence[Instr], Sequence[object]]]) -> str:
-    """Describe the number of instructions of a direction, and of barriers inside its parts."""
+    """Describe how many instructions a direction has, and how many barriers inside its parts."""
     instructions = sum(len(instrs) for instrs, _ in directions)
     inside = sum(max(len(groups) - 1, 0) for _, groups in directions)
     barriers = counted(inside, "barrier") if inside else "no barrier"

@@ -35,8 +35,8 @@ from vpps.script.instructions import BY_NAME, NO_FLAGS, Field, Kind, Role
 from vpps.script.tails import Tail, ViewUse
 from vpps.values import float_word
 
-# Lists of rows that the step before may have written: values in forward, and gradients in backward. Between steps of
-# one cell SameRow does not count: values of other parts are older.
+# Lists of rows that the previous step may have written: values in forward, and gradients in backward. Between steps of
+# one cell SameRow does not matter: other parts have computed their values earlier.
 _VALUES = (Args, Elements, SameRow)
 _GRADIENTS = (Uses, SameRowGradient)
 
@@ -52,7 +52,7 @@ class Contribution(NamedTuple):
 
     Attributes:
         group: the instruction that computes it, or that adds up its partial tiles.
-        tiles: the instruction that computes the partial tiles before.
+        tiles: the instruction that computes the partial tiles beforehand.
         summed_by: number of the contribution whose partial tiles include the terms of this sum; or -1.
     """
 
@@ -63,7 +63,7 @@ class Contribution(NamedTuple):
 
 
 class Group:
-    """Instructions of a cell that a virtual processor executes one after the other, with no barrier between.
+    """Instructions of a cell that a virtual processor executes one after the other, without a barrier in between.
 
     Args:
         whole: True if the instructions work on all rows of the cell at once, not on those of a step.
@@ -88,20 +88,20 @@ class EncodedCell:
     """A lowered cell with its encoded groups.
 
     Args:
-        exclusive: True for exclusive scripts (see LoweredCell): every instruction is a group of its own.
-        taken_back: the outputs as of LoweredCell, each with the stride of its gradient rows in floats.
-        fusion, first_same_row, training, unread: as of LoweredCell.
+        exclusive: True for exclusive scripts (see LoweredCell): every instruction is its own group.
+        taken_back: the outputs as in LoweredCell, each with the stride of its gradient rows in floats.
+        fusion, first_same_row, training, unread: as in LoweredCell.
 
     Attributes:
         forward, backward: groups between one barrier and the next, by barrier.
-        handed_back: arguments and their gradient rows, as of `lowered`, that producers find through index lists.
+        handed_back: those of `lowered.arguments` whose gradient rows producers find through index lists.
         read_whole: slabs that another part of the cell reads in one step.
         keys: lists that its words refer to, with the number of the base that holds the list's position.
-        operands: operands that a plan makes direct or indexed, with the number of the base of their first word; the
-            next base is their second word.
+        operands: operands that a plan makes direct or indexed, with the number of their first word's base; the next
+            base is their second word.
         constants: slot and word of each Constant in its words, with the number of its base.
-        n_forward_keys, n_forward_operands: numbers of keys and operands that forward needs; they come first.
-        watches: instructions that detect non-finite gradients of parameters.
+        n_forward_keys, n_forward_operands: how many keys and operands forward needs; these come first.
+        watches: instructions that detect non-finite parameter gradients.
         gradients: contributions to dense gradients.
     """
 
@@ -147,13 +147,13 @@ class EncodedCell:
         return [*self.lowered.forward, *(self.lowered.backward if backward else [])]
 
     def used(self, backward: bool) -> tuple[frozenset[str], frozenset[Tail]]:
-        """Return the names of its instructions, and its tails, without the instructions of parameter gradients: each
-        launch selects those."""
+        """Return the names of its instructions, and its tails. Instructions for parameter gradients are left out: each
+        launch selects its own."""
         steps = self._steps(backward)
         return frozenset(i.instruction.name for i in steps), frozenset(i.tail for i in steps if i.tail is not None)
 
     def numbers_used(self, training: bool) -> frozenset[int]:
-        """Return the numbers of the on-chip matrices that its products use."""
+        """Return the numbers of the on-chip matrices that the cell's products use."""
         return frozenset(i.values["matrix"] for i in self._steps(training) if i.name.startswith("matvec"))
 
     def may_follow(self, other: EncodedCell, group: int, backward: bool) -> bool:
@@ -180,12 +180,12 @@ class EncodedCell:
         return freely and (other is not self or shares_by_owner(theirs, mine, self._vps))
 
     def piece_rows(self) -> int:
-        """Return the number of rows of a piece, or 0 if steps are not divided.
+        """Return the number of rows in a piece, or 0 if steps are not divided.
 
-        In inference, a step runs all of its instructions on one piece of its rows after the other. An instruction then
-        finds its operands in the second-level cache, and scratch memory is no larger than that; the scores of a
-        vocabulary gain most. A step with barriers is not divided. Training stores most values, so it gains nothing. On
-        a GPU caches are not the bottleneck.
+        In inference, a step runs all of its instructions on one piece of its rows, then on the next piece. Operands are
+        then in the second-level cache, and scratch memory is no larger than that; scoring a vocabulary gains most. A
+        step with barriers is not divided. Training stores most values, so it gains nothing. On a GPU, caches are not
+        the bottleneck.
         """
         panel, n_vps = self._vps
         if panel == 1 or self.exclusive or self._groups_of_vps > 1:
@@ -198,7 +198,7 @@ class EncodedCell:
         return max(FEWEST_ROWS, CACHED_FLOATS // max(width, 1))
 
     def _width_of(self, key: ListKey) -> int:
-        """Return the floats per row that a list of values, or of gradients, names."""
+        """Return the number of floats per row of the values or gradients that a list refers to."""
         if isinstance(key, Uses | SameRowGradient):
             return self.lowered.outputs[key.output].width
         assert isinstance(key, Args | Elements | SameRow)
@@ -215,14 +215,14 @@ class EncodedCell:
 
     def _read_by_steps(self) -> set[int]:
         """Return the slabs of argument gradients that backward can free step by step: only backward steps read them,
-        through index lists, and there is a barrier among any three steps in a row of this cell."""
+        through index lists, and there is a barrier within any three consecutive steps of this cell."""
         if self._groups_of_vps > 1 or self._runs_on():
             return set()
         beside = set(self.lowered.arguments).difference(self.handed_back)
         return {view.slab for _, view in self.handed_back} - {view.slab for _, view in beside}
 
     def _runs_on(self) -> bool:
-        """Return True if backward steps need no barrier inside or between them, for several virtual processors."""
+        """Return True if there are several virtual processors and backward steps need no barrier in or between them."""
         if self._vps[1] == 1 or len(self.backward) != 1:
             return False
         handed = [view for _, view in self.lowered.arguments]
@@ -241,8 +241,8 @@ class EncodedCell:
         return 0
 
     def row_lists(self, training: bool) -> list[tuple[ListKey, list[RowOperand]]]:
-        """Return the index lists that operands may need, in the order of their first use; without training, those of
-        forward only."""
+        """Return the index lists that operands may need, in the order of their first use; without training, only
+        those for forward."""
         found: dict[ListKey, list[RowOperand]] = {}
         for operand in list(self.operands)[: None if training else self.n_forward_operands]:
             found.setdefault(operand.key, []).append(operand)
@@ -258,7 +258,7 @@ class EncodedCell:
         return -1
 
     def _tiled(self, gradient: ParameterGradient) -> Contribution:
-        """Make the contribution to a matrix gradient by way of partial tiles."""
+        """Make the contribution to a matrix gradient through partial tiles."""
         i = gradient.instr
         values = {"partials": 0, "columns": i.values["columns"], "sums": 0, "turn": 0}
         tiles = Group(self, [replace(i, name="outer_tiles", values=values)], whole=True)
@@ -266,7 +266,7 @@ class EncodedCell:
         return Contribution(gradient, Group(self, [added], whole=True), tiles)
 
     def fused(self, contribution: Contribution, ending: Ending) -> Group:
-        """Return the group of an outer product, or of a sum of partial tiles, fused with the optimizer step."""
+        """Return the group in which an outer product, or a sum of partial tiles, is fused with the optimizer step."""
         i, place = contribution.gradient.instr, ending.distribution.physical[contribution.gradient.parameter]
         # The plan fills in the position of the hyper-parameters, which is the first field.
         values = {**i.values, **step_fields(place, ending.averaging), "hyper": 0}
@@ -293,19 +293,19 @@ class EncodedCell:
         return Word(0, self.keys.setdefault(key, self.n_bases), per_row)
 
     def _found(self, key: ListKey, offset: int, scalar: bool, whole: bool) -> OperandWords:
-        """Return the words of an operand with a row for each word of a list."""
-        if self.exclusive:  # an instruction of a single vertex reads the list, as in VPPS
+        """Return the words of an operand that has a row for each word in a list."""
+        if self.exclusive:  # an instruction on a single vertex reads the list, as in VPPS
             return indexed(self._list(key, per_row=int(not whole)), offset, scalar)
         return placed(self.operands.setdefault(RowOperand(key, offset, whole), self.n_bases), scalar)
 
     def _operand(self, view: View, instr: Instr, field: Field, whole: bool) -> OperandWords:
         scalar = field.role not in (Role.WRITE, Role.ADD) and view.width == 1
-        if field.elements:  # rows count from the cell's first element, for any vertices of the instruction
+        if field.elements:  # rows are counted from the cell's first element, not the instruction's
             return self._found(view.row_list(instr.elements), view.offset, scalar, whole=True)
         return self._rows(view, instr, scalar, whole)
 
     def _rows(self, view: View, instr: Instr, scalar: bool, whole: bool) -> OperandWords:
-        """Return the words of a view with a row for each row of an instruction."""
+        """Return the words of a view that has a row for each row of an instruction."""
         if view.may_be_listed(instr.domain):
             return self._found(view.row_list(instr.domain), view.offset, scalar, whole)
         if view.shared:
@@ -314,7 +314,7 @@ class EncodedCell:
             stride = self.lowered.slabs[view.slab].width
             return direct(Word(view.offset, view.slab, stride), stride, scalar)
         assert isinstance(view.rows, SameRow | SameRowGradient)
-        # A value that crosses between parts has a slab of its own.
+        # A value that crosses between parts has its own slab.
         key = view.rows
         stride = self._taken_back[key.output] if isinstance(key, SameRowGradient) else self._width_of(key)
         address = self._list(key, per_row=stride)
@@ -323,7 +323,7 @@ class EncodedCell:
     def _tail_view(
         self, use: ViewUse, what: View | Listed | Constant | float | int, instr: Instr, whole: bool
     ) -> tuple[OperandWords, int]:
-        """Return the words of a view of a tail, and its use."""
+        """Return the words of a tail's view, and its use."""
         words: OperandWords
         if use is ViewUse.RESULT:
             assert isinstance(what, int)
@@ -370,7 +370,7 @@ def _is_tiled(gradient: ParameterGradient, distribution: Distribution) -> bool:
 
 
 def watches(lowered: LoweredCell, gradients: Sequence[ParameterGradient], for_all: bool) -> list[Instr]:
-    """Return instructions that check the operands of gradients, including those of tables: dy, and x if a gradient is
+    """Return instructions that check the operands of gradients, including table gradients: dy, and x if a gradient is
     a sum of dy x^T."""
     read: list[tuple[int, int, View, list[View], int]] = []  # node, domain, dy, x, terms of a row
     read += [(0, t.view.domain, t.view, [], 1) for t in lowered.table_gradients]
@@ -383,5 +383,5 @@ def watches(lowered: LoweredCell, gradients: Sequence[ParameterGradient], for_al
         operands = {"dy": dy, "x": x}
         watch = Instr("watch", node, domain, dy.width, 1, operands, {"terms": terms}, rows=True, for_all=for_all)
         found.setdefault(dy, []).append(watch)
-    # A watch with x covers the one on the same dy without x.
+    # A watch with x makes a watch on the same dy without x redundant.
     return [i for of_dy in found.values() for i in [i for i in of_dy if i.operands["x"]] or of_dy[:1]]

@@ -13,7 +13,7 @@ from vpps.script.tails import Tail, ViewUse
 
 
 class ListKey:
-    """Base class of keys of lists of words that a graph decides."""
+    """Base class for the keys of lists whose words depend on the graph."""
 
     __slots__ = ()
 
@@ -27,7 +27,7 @@ class Args(ListKey):
 
 @dataclass(frozen=True, slots=True)
 class Elements(ListKey):
-    """Index list, a word per list element: address of each element of the list argument at a position."""
+    """Index list, a word per list element: address of each element in the list argument at a position."""
 
     position: int
 
@@ -55,7 +55,7 @@ class Ints(ListKey):
 
 @dataclass(frozen=True, slots=True)
 class Expand(ListKey):
-    """Another list, per vertex, repeated for every element of the vertex's lists of a domain."""
+    """Another list, with each vertex's word repeated for every element of the vertex's lists in a domain."""
 
     domain: int
     of: ListKey
@@ -63,7 +63,7 @@ class Expand(ListKey):
 
 @dataclass(frozen=True, slots=True)
 class Offsets(ListKey):
-    """CSR offsets, a word per vertex and one more, into the index list `of` of a domain's elements."""
+    """CSR offsets into the index list `of`, which lists a domain's elements: a word per vertex, and one more."""
 
     domain: int
     of: ListKey
@@ -95,14 +95,14 @@ class Calls(ListKey):
 
 @dataclass(frozen=True, slots=True)
 class Positions(ListKey):
-    """List, a word per element of a domain: its place in the vertex's list."""
+    """List, a word per element of a domain: its position in the vertex's list."""
 
     domain: int
 
 
 @dataclass(frozen=True, slots=True)
 class RandomKey(ListKey):
-    """Three words of the launch: the two of its random key, and whether dropout is on."""
+    """Three words of the launch: two with its random key, and one that says if dropout is on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class View(NamedTuple):
     Attributes:
         slab: number of the slab, or -1.
         rows: key of an index list that holds the rows' addresses, or None.
-        address: address of a single row that all vertices share (a parameter), without slab and rows.
+        address: address of a single row that all vertices share (a parameter); there are no slab and rows then.
         offset: floats before the view in each row.
         width: floats of the view in each row.
         domain: 0 for a row per vertex, else the domain with a row per list element.
@@ -150,7 +150,7 @@ class View(NamedTuple):
         return self._replace(offset=self.offset + offset, width=width)
 
     def row_list(self, domain: int) -> ListKey:
-        """Return the key of an index list of the rows' addresses, without the offset, for every element of a domain."""
+        """Return the key of an index list with a row's address, without the offset, for every element of a domain."""
         own = IndexList(self.slab) if self.rows is None else self.rows
         return own if self.domain == domain else Expand(domain, own)
 
@@ -161,7 +161,7 @@ class View(NamedTuple):
 
     def may_be_listed(self, domain: int) -> bool:
         """Return True if an instruction over a domain's rows may find this view's rows through an index list. Otherwise
-        they lie side by side, with the same stride in every step."""
+        the rows are stored one after the other, with the same stride in every step."""
         if self.shared:
             return False
         return self.domain != domain or (self.slab < 0 and not isinstance(self.rows, SameRow | SameRowGradient))
@@ -202,8 +202,8 @@ class Instr:
     Attributes:
         name: name in the instruction table.
         node: node of the traced cell, for messages.
-        domain: domain whose rows it counts.
-        width: floats of a row of the result.
+        domain: domain whose rows it runs over.
+        width: floats per row of the result.
         parts: number of equal parts of a row; virtual processors own the same units in each part.
         operands: field name -> view, or list of views for segments, or list of `TailView` for a tail.
         values: field name -> int, float, Constant, or key of an index list.
@@ -212,13 +212,13 @@ class Instr:
         accumulate: True to add to the result (flag ACCUMULATE).
         mean: True to divide sums by their number of terms (flag MEAN).
         gathers: views of slabs that it reads through an index list of the plan.
-        elements: domain of the list elements, if the instruction works on lists and counts vertices; else 0.
+        elements: domain of the list elements, if the instruction works on lists and runs over vertices; else 0.
         group: number of its group; instructions of one group need no barrier between them.
-        turns: True if the rows of its matrix are dealt in turns (flag TURNS); `parts` then says how.
-        for_all: True if the virtual processors of all groups divide it (flag ALL).
+        turns: True if the rows of its matrix are dealt out in turns (flag TURNS); `parts` then says how.
+        for_all: True if it is divided among the virtual processors of all groups (flag ALL).
         tail: program of a tail.
         merged: name and node of each instruction that was fused into it.
-        reads_parts: True if it reads only a part of the units of other vertices' rows.
+        reads_parts: True if it reads only some of the units in other vertices' rows.
         chained: True for a product that leaves its result on the chip, for the tail that follows (flag CHAINED).
         rounds: rounding of its factors, and layout of its weights (flags BF16, TF32, PAIRS).
     """

@@ -1,4 +1,4 @@
-"""Finds cells that are a single linear op on scalars: they form the chain of the loss (planner/native/loss_chain.h)."""
+"""Finds cells that are a single linear op on scalars: they form the loss chain (planner/native/loss_chain.h)."""
 
 from __future__ import annotations
 

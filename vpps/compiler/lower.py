@@ -17,13 +17,13 @@ class LoweredCell:
     """Instructions of a cell for one distribution.
 
     Args:
-        exclusive: True if one virtual processor's script has all instructions of a vertex (schedule "paper"), except
+        exclusive: True if all instructions of a vertex are in one virtual processor's script (schedule "paper"), except
             products: the owners of the matrix's rows execute those.
         fusion: True to fuse the elementwise operators between products into one instruction.
-        first_same_row: position of the first argument that is a value of another part of the cell, in the same rows.
-        taken_back: outputs whose only gradient comes from one other part of the cell, in the same rows.
-        training: False for inference only: without backward, and without values stored for it.
-        unread: outputs that nothing reads, so that they get no gradient.
+        first_same_row: position of the first argument that is a value from another part of the cell, in the same rows.
+        taken_back: outputs whose only gradient comes from another part of the cell, in the same rows.
+        training: False for inference, which has no backward and stores no values for it.
+        unread: outputs that nothing reads, and that therefore get no gradient.
 
     Attributes:
         cell: the traced cell.

@@ -1,4 +1,4 @@
-"""Lowers a traced cell: the instructions of backward, and the gradients of its parameters.
+"""Lowers a traced cell: the backward instructions, and the gradients of the cell's parameters.
 
 Backward is in gather form: no instruction adds to memory that another vertex's instruction writes. A vertex stores one
 gradient row per argument. The vertex that produced the argument sums the rows of all uses (`gather_sum`), in fixed
@@ -40,7 +40,7 @@ from vpps.script.instructions import Flag
 
 
 class Backward(Forward):
-    """The instructions of backward."""
+    """Emits a cell's backward instructions."""
 
     def claim(self, j: int) -> tuple[View, bool]:
         """Return the view for a contribution to node j's gradient, and True if the contribution must be added."""
@@ -57,7 +57,7 @@ class Backward(Forward):
         return view, False
 
     def _clear(self, i: int, offset: int, width: int) -> None:
-        """Zero those units of [offset, offset + width) that no instruction has written."""
+        """Zero the units of [offset, offset + width) that no instruction has written."""
         covered = self.covered[i][offset : offset + width]
         edges = np.flatnonzero(np.diff(covered, prepend=True, append=True))
         for begin, end in edges.reshape(-1, 2).tolist():
@@ -160,7 +160,7 @@ class Backward(Forward):
             self.add_parameter_gradient(matrix, instr)
 
     def _transposed_product(self, i: int, x: int, matrix: Parameter, dy: View, dst: View, accumulate: bool) -> None:
-        """Emit dst = W^T dy, from a stored transpose, or from W: each owner of rows of W adds its part of the sum."""
+        """Emit dst = W^T dy, from a stored transpose, or from W: each owner of W's rows adds its part of the sum."""
         place = self.places[matrix]
         if place.on_chip is not None and place.on_chip.atomic:
             rows = place.on_chip.rows

@@ -1,4 +1,4 @@
-"""Lowers a traced cell: the instructions of forward, and helpers shared with backward."""
+"""Lowers a traced cell: the forward instructions, and helpers shared with backward."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MAX_SEGMENTS = 256
 
 
 class Forward:
-    """State of a lowering, dropped afterwards, and the instructions of forward."""
+    """State that is needed only during lowering, and the forward instructions."""
 
     def __init__(self, result: LoweredCell, distribution: Distribution, exclusive: bool) -> None:
         self.out = result
@@ -73,7 +73,7 @@ class Forward:
 
     @property
     def _is_bare(self) -> bool:
-        """True if the cell is a single op, like an op that is called on a graph: it never gets generated code."""
+        """True if the cell is a single op, such as an op called on a graph; such a cell never gets generated code."""
         nothing = Form.ARGUMENT, Form.INDEX, Form.PARAMETER, *VIEWS  # these compute nothing
         return sum(live and node.op.form not in nothing for live, node in zip(self.live, self.nodes, strict=True)) < 2
 
@@ -95,7 +95,7 @@ class Forward:
         return needs
 
     def width(self, i: int) -> int:
-        """Return the floats of a row of node i."""
+        """Return the number of floats in a row of node i."""
         return size(self.nodes[i].shape)
 
     def is_vector(self, i: int) -> bool:
@@ -123,8 +123,8 @@ class Forward:
     ) -> None:
         """Append an instruction that writes `dst`, divided like node `parts_of` (default: `node`) if the widths agree.
 
-        An instruction on the lists of domain `lists_of` counts vertices, whichever rows it writes. `dealt` gives the
-        owners of the rows of an on-chip matrix, and so of its products' units. `rounds`: rounding of a product.
+        An instruction on the lists of domain `lists_of` runs over vertices, no matter which rows it writes. `dealt`
+        names the owners of an on-chip matrix's rows, who also own its products' units. `rounds`: rounding of a product.
         """
         model = node if parts_of is None else parts_of
         parts = self.parts[model] if dst.width == self.width(model) else 1
@@ -164,7 +164,7 @@ class Forward:
         return v
 
     def segments(self, i: int) -> list[View]:
-        """Return the segments of a product's operand; a concatenation that only products read has no memory."""
+        """Return the segments of a product's operand; a concatenation that only products read takes no memory."""
         if self.view[i] is not None:
             return [self.view_of(i)]
         return [v for j in self.nodes[i].inputs for v in self.segments(j)]
@@ -196,8 +196,8 @@ class Forward:
             self._compute(i, node, dst)
 
     def _is_segments(self, i: int) -> bool:
-        """Return True if only products with parameters, or concatenations for these, read a concatenation, as the
-        factor next to the parameter."""
+        """Return True if a concatenation is read only by products, as the factor that a parameter multiplies, or by
+        concatenations that are read in the same way."""
         if i in self.outputs:
             return False
         for j, node in enumerate(self.nodes):
@@ -254,7 +254,7 @@ class Forward:
             raise AssertionError(f"no rule for {form}")
 
     def _dropout(self, i: int, node: Node, source: View, dst: View, accumulate: bool = False) -> None:
-        """Emit dst = source times the random factors of node i; a value and its gradient have the same factors."""
+        """Emit dst = source times the random factors of node i; a value and its gradient use the same factors."""
         rate, constant = node.attrs["rate"], isinstance(node.attrs["rate"], Constant)
         values = {
             "calls": Expand(node.domain, Calls()) if node.domain else Calls(),
@@ -276,14 +276,14 @@ class Forward:
     def _over_lists(
         self, name: str, i: int, node: Node, views: dict[str, View], dst: View, accumulate: bool = False
     ) -> None:
-        """Emit an op on all elements of a list: the instruction counts vertices, whichever rows it writes."""
+        """Emit an op on all elements of a list: the instruction runs over vertices, no matter which rows it writes."""
         domain = self.nodes[node.inputs[0]].domain
         self.emit(name, i, dst, {"elements": Ends(domain)}, accumulate=accumulate, operands=views, lists_of=domain)
 
     def _reduce_list(
         self, i: int, source: View, dst: View, domain: int, mean: bool = False, accumulate: bool = False
     ) -> None:
-        """Emit dst[vertex] = sum of the source's rows over the elements of the vertex's lists of a domain."""
+        """Emit dst[vertex] = sum of the source's rows over the elements of the vertex's lists in a domain."""
         gathers = (source,) if source.slab >= 0 else ()
         values = {"offsets": Offsets(domain, source.row_list(domain)), "shift": source.offset}
         self.emit("gather_sum", i, dst, values, mean=mean, accumulate=accumulate, gathers=gathers)

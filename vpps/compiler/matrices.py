@@ -2,8 +2,8 @@
 
     Y = A B             dA = dY B^T             dB = A^T dY
 
-have one instruction form, `matmul`; vectors count as matrices of one row or column. Products with parameters have
-instructions of their own: a parameter is packed, and its gradient is summed over all rows after backward.
+share one instruction form, `matmul`; vectors are matrices with one row or column. Products with parameters have
+their own instructions: a parameter is packed, and its gradient is summed over all rows after backward.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _factors(low: Forward, node: Node, sources: list[View]) -> tuple[Factor, Fac
 
 
 def _multiply(low: Forward, i: int, parts_of: int, a: Factor, b: Factor, dst: View, accumulate: bool) -> None:
-    """Emit dst = A B. A row and a column hold the same floats, so pick the form that the instruction is fastest at."""
+    """Emit dst = A B. A row and a column hold the same floats, so pick the form that runs fastest."""
     if b.columns == 1:  # A b as b^T A^T
         a, b = b.T, a.T
     if 1 in (a.rows, a.columns):
@@ -184,5 +184,5 @@ def rows_of_packed_backward(low: Backward, i: int, node: Node, dy: View) -> None
 
 
 def _row_number(node: Node) -> Ints | None:
-    """Return the list of row numbers of a lookup, or None."""
+    """Return a lookup's list of row numbers, or None."""
     return Ints(node.inputs[0]) if node.inputs else None

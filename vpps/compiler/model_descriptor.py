@@ -1,4 +1,4 @@
-"""Makes the record of a model for the compiled planner: static data of parameters, signals and the end of a launch."""
+"""Makes a model's record for the compiled planner: static data for parameters, signals and the end of a launch."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _WIDTH = 3  # word of an instruction's head
 
 
 class ModelDescriptor:
-    """Makes the record of the parameters and of the end of a launch.
+    """Makes the record of the parameters and the launch's end.
 
     Args:
-        exclusive: True if every virtual processor has a script of its own.
+        exclusive: True if every virtual processor has its own script.
     """
 
     def __init__(self, ending: Ending, exclusive: bool, names: Names) -> None:
@@ -56,7 +56,7 @@ class ModelDescriptor:
         alone = Flag.ALONE if exclusive else Flag.ROWS
         constants: dict[str, Any] = {"dst": direct(Word(0, Frame.GRADIENT), 0), "data": Word(0, Frame.NUMBERS)}
         header = [MAGIC, distribution.all_vps, distribution.groups, 0] + [0] * distribution.all_vps
-        counters = distribution.groups + (distribution.groups > 1)  # the last one is for barriers of all groups
+        counters = distribution.groups + (distribution.groups > 1)  # the last is for barriers across groups
         self.record = ModelRecord(
             n_vps=distribution.n_vps,
             groups=distribution.groups,
@@ -99,7 +99,7 @@ class ModelDescriptor:
         relocations: dict[int, int] | None = None,
         **fields: Any,
     ) -> InstructionRecord:
-        """Make the record of an instruction whose relocations refer to `Frame`; `relocations` adds some by position."""
+        """Make the record of an instruction whose relocations refer to `Frame`; `relocations` adds more by position."""
         if self._distribution.groups > 1 and name not in ("loss", "input"):  # those come before the end of a launch
             flags |= Flag.ALL
         words = encode(name, n, width, parts, flags, **fields)

@@ -1,6 +1,6 @@
 """Encodes the parts of a recurrent cell (compiler/passes/lazy_batching.py).
 
-Each part has the vertices of the whole cell, in the same order of rows. So a part reads another part's value in the
+Each part has the vertices of the whole cell, with rows in the same order. So a part reads another part's value in the
 same row, and takes the gradient back from the reader's row, without an index list.
 """
 
@@ -16,7 +16,7 @@ from vpps.record.trace import TracedCell
 
 
 class EncodedPart(NamedTuple):
-    """The encoded cell of a part, and the views of other parts that it reads in the same rows: (part number, view)."""
+    """A part's encoded cell, and the views that it reads from other parts in the same rows: (part number, view)."""
 
     cell: EncodedCell
     same_row: dict[SameRow | SameRowGradient, tuple[int, View]]

@@ -1,4 +1,4 @@
-"""Prepares a traced cell for lowering: biases fused into products, outputs with memory, parts of stacked units."""
+"""Prepares a traced cell for lowering: fuses biases into products, gives outputs memory, divides stacked units."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from vpps.record.trace import Node, TracedCell
 
 VIEWS = (Form.SLICE, Form.RESHAPE)  # nodes that are part of their operand
 
-# Nodes that compute nothing: their values come from outside of the cell. Rows of tables are read in place.
+# Nodes that compute nothing: their values come from outside the cell. Rows of tables are read in place.
 OUTSIDE = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER, Form.LOOKUP)
 
 
 def offset_of(nodes: Sequence[Node], i: int) -> int:
-    """Return the floats from the beginning of an operand to node i, a view of it."""
+    """Return the number of floats between the beginning of an operand and node i, which is a view of it."""
     node = nodes[i]
     if node.op.form is Form.RESHAPE:
         return 0
@@ -29,14 +29,14 @@ def root(nodes: Sequence[Node], i: int) -> int:
 
 
 def offset_in_root(nodes: Sequence[Node], i: int) -> int:
-    """Return the floats before a view in the node that it is part of."""
+    """Return the number of floats before a view in the node that it is part of."""
     if nodes[i].op.form not in VIEWS:
         return 0
     return offset_of(nodes, i) + offset_in_root(nodes, nodes[i].inputs[0])
 
 
 def prepare(cell: TracedCell) -> tuple[list[Node], tuple[int, ...]]:
-    """Return the nodes with biases fused into products, and the outputs, each with memory of its own."""
+    """Return the nodes with biases fused into products, and the outputs, each with its own memory."""
     nodes = _fuse_biases(list(cell.nodes), cell.outputs)
     outputs = []
     for o in cell.outputs:
@@ -100,12 +100,12 @@ def execution_order(nodes: Sequence[Node]) -> list[int]:
 
 
 def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[int]:
-    """Return the number of equal parts in which each node's units are divided among virtual processors.
+    """Return the number of equal parts into which each node's units are divided among virtual processors.
 
     Stacked gates that are split again have one part per gate, so that one VP owns the same hidden units of every gate.
     A slice of several gates counts as these gates if it is split in the same way. Nodes joined by elementwise ops, or
     added to a product, must agree. If slices differ, the parts are the largest that no slice cuts through. Parts
-    narrower than a granule are ignored: no VP could own a block of one, and loops over them would be short.
+    narrower than a granule are ignored: no VP could own a block of such a part, and loops over it would be short.
     """
     parent = list(range(len(nodes)))
 

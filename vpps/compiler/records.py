@@ -1,7 +1,7 @@
 """Records for the compiled planner: the static data of cells and parameters.
 
 A record is `NameRecord` here and `Name` in C++. `flat` turns it into ints, and the C++ struct reads its fields from
-these in order.
+these ints in order.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class SourceRecord(NamedTuple):
     """Source of the words of a list.
 
     Attributes:
-        a, b: ARGS: argument; ELEMENTS: list; ROWS: slab; TABLE_ROWS: address of the table, floats of a row; INTS:
-            argument; CONSTANT: value; OFFSETS, ENDS: domain; USES: output; DATA: -, floats of a row; SAME_ROW:
+        a, b: ARGS: argument; ELEMENTS: list; ROWS: slab; TABLE_ROWS: address of the table, floats per row; INTS:
+            argument; CONSTANT: value; OFFSETS, ENDS: domain; USES: output; DATA: -, floats per row; SAME_ROW:
             its number, argument with the ids of its values.
         of: number of another source that this one is made from.
     """
@@ -58,14 +58,14 @@ class SourceRecord(NamedTuple):
 
 
 class RowsRecord(NamedTuple):
-    """Addresses of rows: an offset plus the addresses of a source, or the offset alone for a shared row (source -1)."""
+    """Addresses of rows: an offset plus a source's addresses, or only the offset for a shared row (source -1)."""
 
     source: I32
     offset: I64
 
 
 class SlabRecord(NamedTuple):
-    """A slab: floats of a row, and the domain whose rows it has."""
+    """A slab: floats per row, and the domain that its rows belong to."""
 
     width: I64
     domain: I32
@@ -81,7 +81,7 @@ class SlabGroupRecord(NamedTuple):
 
 
 class SlabPlaceRecord(NamedTuple):
-    """Place of a slab: its group, the floats per row of the slabs before it there, and the padding before it."""
+    """Place of a slab: its group, the floats per row of the group's earlier slabs, and the padding before the slab."""
 
     group: I32
     before: I64
@@ -104,7 +104,7 @@ class ArgumentRecord(NamedTuple):
 
 
 class TableGradientRecord(NamedTuple):
-    """Gradients of rows of a lookup table; `ids`: source of the rows' numbers."""
+    """Gradients for rows of a lookup table; `ids`: source of the row numbers."""
 
     table: I32
     ids: I32
@@ -112,7 +112,7 @@ class TableGradientRecord(NamedTuple):
 
 
 class InstructionRecord(NamedTuple):
-    """An instruction that only some launches have. If it belongs to no cell, its relocations refer to Frame."""
+    """An instruction that only some launches include. If it belongs to no cell, its relocations refer to Frame."""
 
     name: I64  # bit of the name
     words: TemplateRecord
@@ -122,8 +122,8 @@ class GradientRecord(NamedTuple):
     """A contribution to a dense gradient.
 
     Attributes:
-        stepped: variant that also makes the matrix's optimizer step, if there is one.
-        tiles: instruction that makes the partial tiles, if there is one; `plain` or `stepped` adds them up.
+        stepped: variant that also performs the matrix's optimizer step, if there is one.
+        tiles: instruction that computes the partial tiles, if there is one; `plain` or `stepped` adds them up.
         summed_by: the gradient of the cell whose partial tiles include the terms of this sum; else -1.
     """
 
@@ -136,10 +136,10 @@ class GradientRecord(NamedTuple):
 
 class GroupRecord(NamedTuple):
     """Instructions of a step between one barrier and the next. An exclusive script has one instruction per group and
-    executes it row by row: by all owners of rows of its matrix, or by one virtual processor, as a part of its load.
+    executes it row by row: by all owners of its matrix's rows, or by one virtual processor, as a part of its load.
 
     Attributes:
-        domain: domain whose rows the instructions count.
+        domain: domain whose rows the instructions run over.
         load: floats that the instruction reads.
     """
 
@@ -165,7 +165,7 @@ class SlabViewRecord(NamedTuple):
 
 
 class RowOperandRecord(NamedTuple):
-    """An operand whose rows lie at an even stride or are found through a list (its number, and the offset in each row).
+    """An operand whose rows have an even stride or are found through a list (its number, and the offset in each row).
 
     Attributes:
         whole: True if its instruction works on all rows of the cell at once.
@@ -177,7 +177,7 @@ class RowOperandRecord(NamedTuple):
 
 
 class CellRecord(NamedTuple):
-    """An encoded cell, or a part of one. The first keys and operands are those of forward."""
+    """An encoded cell, or a part of one. The keys and operands that forward uses come first."""
 
     id: I64
     n_domains: I64
@@ -199,7 +199,7 @@ class CellRecord(NamedTuple):
     backward: list[list[GroupRecord]]
     watches: list[InstructionRecord]
     gradients: list[GradientRecord]
-    matrices_of_forward: list[I32]  # numbers of matrices on the chip
+    matrices_of_forward: list[I32]  # numbers of on-chip matrices
     matrices_of_training: list[I32]
     input_gradient: SlabViewRecord  # gradient of a graph input, if the user wants it
 
@@ -230,7 +230,7 @@ class PartRecord(NamedTuple):
 
 
 class LookupRecord(NamedTuple):
-    """A lookup in a user's table: of the row in an int argument (`column`), or of a constant row if `column` is -1."""
+    """A lookup in a user's table. An int argument (`column`) gives the row; if `column` is -1, the row is constant."""
 
     table: I32
     column: I32
@@ -238,7 +238,7 @@ class LookupRecord(NamedTuple):
 
 
 class OutputReachRecord(NamedTuple):
-    """Dependencies of a cell's output through recorded ops with gradients; parameters are the user's dense ones."""
+    """Dependencies of a cell's output through recorded ops with gradients. Parameters: the user's dense parameters."""
 
     operands: list[I32]
     parameters: list[I32]
@@ -246,15 +246,15 @@ class OutputReachRecord(NamedTuple):
 
 
 class PartsRecord(NamedTuple):
-    """A cell for the planner: its parts, or one part if it is undivided. For groups of virtual processors it also has
+    """A cell for the planner: its parts, or one part if it is undivided. For groups of virtual processors it also gives
     the cost of a vertex (planner/grouping.py).
 
     Attributes:
         reach: dependencies of each output, in training.
         reaches_all: True if every read output depends on all operands and lookups, and all of these get gradients.
-        piece_rows: rows of the pieces of a step, which may have up to twice as many; 0: steps are not divided.
-        is_scalar: True if it has scalars only and no matrices.
-        floats, element_floats: floats that a vertex computes with, and for each element of a list argument.
+        piece_rows: rows per piece of a step (some pieces have up to twice as many); 0: steps are not divided.
+        is_scalar: True if it has only scalars and no matrices.
+        floats, element_floats: floats that a computation uses per vertex, and per element of a list argument.
     """
 
     parts: list[PartRecord]
@@ -270,8 +270,8 @@ class ParameterRecord(NamedTuple):
     """Instructions for a parameter at the end of a launch (vpps/placement/update.py).
 
     Attributes:
-        width: floats of a table's row.
-        squares: number of partial sums of squares of a dense gradient.
+        width: floats per row of a table.
+        squares: number of partial sums of squares for a dense gradient.
     """
 
     trainable: BOOL
@@ -286,7 +286,7 @@ class ParameterRecord(NamedTuple):
 
 
 class LoadRecord(NamedTuple):
-    """A matrix that a launch loads into the chip if an instruction uses its number."""
+    """A matrix that a launch loads onto the chip if an instruction uses its number."""
 
     parameter: I32
     number: I32
@@ -297,15 +297,15 @@ class ModelRecord(NamedTuple):
     """The parameters, and data that all scripts of a model share.
 
     Attributes:
-        kernel_of: for each of the user's parameters, the number of the kernel's parameter that it is or is stacked in.
-        load_name: bit of the name of loads.
-        exclusive: True if every virtual processor has a script of its own.
+        kernel_of: for each user parameter, the number of the kernel parameter that it is, or in which it is stacked.
+        load_name: name bit of load instructions.
+        exclusive: True if every virtual processor has its own script.
         accumulate, no_gradient: flags, shifted to their place in the word.
-        tile_rows, tile_columns, segment, most_segments, shared_tiles: constants of partial tiles (`script/slices.py`).
+        tile_rows, tile_columns, segment, most_segments, shared_tiles: constants for partial tiles (`script/slices.py`).
         indexed, offset_mask: mode bits of an operand's second word.
         header: header of a script; the entry points begin at its fifth word.
-        barrier, signal, wait: words for the counter of each group, then for the counter of all groups if there are
-            several. The last word of a barrier or wait is the number of signals.
+        barrier, signal, wait: words for each group's counter; then, if there are several groups, for the counter that
+            they share. The last word of a barrier or wait is the number of signals.
     """
 
     n_vps: I64  # of each group

@@ -1,4 +1,4 @@
-"""Names of the schedules that turn the steps of all stages into instructions of the virtual processors."""
+"""Names of the schedules that turn the steps of all stages into instructions for the virtual processors."""
 
 VECTOR = "vector"
 """An instruction covers all vertices of a step; all execute the same stream and own a slice of each result."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Life(IntEnum):
-    """Lifetime of a slab. KEPT, ACROSS and LATE slabs are one array for all rows of the block."""
+    """Lifetime of a slab. A KEPT, ACROSS or LATE slab is one array with all rows of the block."""
 
     KEPT = 0  # until after the launch; in training: values of vertices, and other operands of weight gradients
     ACROSS = auto()  # training: from the block's first forward step to its last backward step
@@ -24,7 +24,7 @@ class Life(IntEnum):
     HANDED_BACK = auto()  # training: gradients of arguments, rows of a step, until one stage after their last reader
 
 
-# Floats between slabs that lie side by side. A tail reads all of them in one loop. At distances of whole pages, their
+# Floats between adjacent slabs. A tail reads all of the slabs in one loop. At distances of whole pages, their
 # rows would share one set of the first-level cache, which holds fewer (measured: 3 times slower with 15 slabs).
 STAGGER = 5 * ALIGN
 
@@ -33,7 +33,7 @@ REUSED = (Life.SCRATCH, Life.FORWARD)  # all steps use the same memory
 
 
 class SlabGroup(NamedTuple):
-    """Slabs of one domain and lifetime, side by side: a row of the group has `width` floats."""
+    """Slabs with the same domain and lifetime, side by side: a row of the group has `width` floats."""
 
     life: Life
     domain: int
@@ -49,7 +49,7 @@ class SlabGroups:
         read_by_steps: in training, slabs of argument gradients that only backward steps read, through index lists.
 
     Attributes:
-        of_life: numbers of the groups of each lifetime.
+        of_life: numbers of the groups with each lifetime.
         places: for each slab its group, the floats per row of the slabs before it in the group, and the padding floats
             before it in the group.
     """
@@ -71,7 +71,7 @@ class SlabGroups:
             lives = _lives_in_training(lowered, read_by_steps)
         members: dict[object, list[int]] = {}
         for i, (life, slab) in enumerate(zip(lives, slabs, strict=True)):
-            # A passed-on slab has a group of its own: it dies after its own last reader.
+            # Each passed-on slab has its own group, because it dies after its own last reader.
             members.setdefault((life, slab.domain, life is Life.PASSED_ON and i), []).append(i)
         self.groups: list[SlabGroup] = []
         self.of_life: dict[Life, list[int]] = {life: [] for life in Life}

@@ -1,9 +1,9 @@
 """Finds the parameters and table rows that a loss depends on through ops that have gradients.
 
-An update changes only these, including its weight decay, momentum and averages. The recorded program decides, not the
-result of the passes: a parameter or row counts even if its gradient is known to be zero. Values that reach no read
-output, or only through `stop_gradient`, do not count. The planner follows the dependencies from output to output of the
-graph's vertices (planner/native/reach.h).
+An update, including weight decay, momentum and averages, changes only these. The recorded program decides, not the
+program after the passes: a parameter or row counts even if its gradient is known to be zero. Values that reach no read
+output, or only through `stop_gradient`, do not count. The planner follows the dependencies between the outputs of
+the graph's vertices (planner/native/reach.h).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vpps.record.trace import TracedCell
 
 
 def reach_of(cell: TracedCell, output: int, numbers: Mapping[Parameter, int]) -> OutputReachRecord:
-    """Return the dependencies of an output of a traced cell.
+    """Return the dependencies of a traced cell's output.
 
     Args:
         output: number of the output's node.

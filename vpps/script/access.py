@@ -1,7 +1,7 @@
 """Memory accesses of instructions: the rows and elements that each reads, writes or adds to.
 
-The verifier and the reports use them. The pass that leaves out barriers (`compiler/barriers.py`) has an analysis of its
-own, so that an error here cannot hide an error there.
+The verifier and the reports use them. The pass that leaves out barriers (`compiler/barriers.py`) has a separate
+analysis, so that an error here cannot hide an error there.
 
 `touches` returns the accesses of an instruction by all virtual processors. The part of one virtual processor follows
 from its slice of the result (`rows_of`, `units_of_rows`, `tile_elements`). Most accesses follow from the roles of
@@ -23,8 +23,8 @@ from vpps.script.slices import GradientTiles, Ints, share, units_of
 from vpps.script.tails import ViewUse
 from vpps.script.wellformed import MOMENTS, single
 
-# The word in which watches report to the guard. It lies beside the counters; here one of the pool's first floats, which
-# no operand names, stands for it.
+# The word in which watches report to the guard. It is stored beside the counters; here it is represented by one of the
+# pool's first floats, which no operand names.
 MARK = 8
 
 # Plain ints are faster, and every instruction tests these.
@@ -35,21 +35,21 @@ _READ, _WRITE, _SUM, _MEAN = (ViewUse[name].value for name in ("READ", "WRITE", 
 
 
 class Access(Enum):
-    """Kind of access of an instruction to elements of the pool."""
+    """Kind of access by an instruction to elements of the pool."""
 
     READ = "read"  # by any of its threads
     OWN = "read own"  # only by the thread that writes the unit
     SAME = "read, maybe the same"  # by any of its threads; an element that is also written, only by its writer
     WRITE = "write"
     CHANGE = "read own, then write"
-    ADD = "add"  # atomic: additions of several virtual processors need no order
+    ADD = "add"  # atomic: additions by several virtual processors need no order
 
 
 _STORES = Access.WRITE, Access.CHANGE
 
 
 class Content(Enum):
-    """Content of the memory that an instruction touches."""
+    """Kind of data in the memory that an instruction touches."""
 
     ROWS = "values of vertices and their gradients, rows of tables"
     WEIGHTS = "weights that products multiply by, packed"
@@ -61,7 +61,7 @@ class Content(Enum):
 
 
 class Reach(Enum):
-    """Rows that an instruction touches, counted from an address. A row has `Touch.width` floats, or the own units."""
+    """Rows that an instruction touches, counted from an address. A row has `Touch.width` floats, or the units owned."""
 
     OWN = "rows of the slice"
     ELEMENTS = "rows of the list elements of the slice's vertices"
@@ -88,7 +88,7 @@ class Touch(NamedTuple):
     Attributes:
         name: name of the field with the address.
         at: address: rows of an operand, or an address and the distance between rows.
-        width: floats of a row, or columns of a packed matrix; None: the units in the slice.
+        width: floats per row, or columns of a packed matrix; None: the units in the slice.
     """
 
     name: str
@@ -121,7 +121,7 @@ def touches(d: Decoded) -> tuple[Touch, ...]:
 
 @cache
 def _roles(opcode: int, bits: int) -> tuple[tuple[Field, Access, Reach], ...]:
-    """Return the access to the rows of each operand, for an instruction with some flags; for views, that of writes."""
+    """Return the access to each operand's rows, for an instruction with some flags; for views, the access of writes."""
     table = TABLE[opcode]
     result = Access.CHANGE if bits & _ACCUMULATE else Access.WRITE
     of_role = {Role.WRITE: result, Role.READ: Access.OWN, Role.ADD: Access.ADD, Role.READ_ROWS: Access.READ}
@@ -153,7 +153,7 @@ def _of_operands(d: Decoded) -> Iterator[Touch]:
 
 
 def _width(d: Decoded, f: Field, operand: DecodedOperand) -> int | None:
-    """Return the floats of a row of an operand; None: the units in the slice."""
+    """Return the number of floats in a row of an operand; None: the units in the slice."""
     if operand.scalar and f.broadcast:
         return 1
     if f.role not in (Role.READ_ROWS, Role.ADD):
@@ -165,7 +165,7 @@ def _width(d: Decoded, f: Field, operand: DecodedOperand) -> int | None:
     return word(d, f.width) if f.width else d.width
 
 
-# Weights that each form of an optimizer's step changes.
+# The weights that each form of an optimizer step changes.
 _STEPS = {
     "UpdateVector": Reach.ONCE,
     "UpdateRows": Reach.TABLE,
@@ -250,7 +250,7 @@ def _of_words(d: Decoded) -> Iterator[Touch]:
 
 
 class Length(Enum):
-    """Number of words of a list in the script that an instruction reads."""
+    """Number of words that an instruction reads from a list in the script."""
 
     ROWS = "one for each row of the slice"
     ENDS = "one more than rows in the slice: the beginning of each row's list, and the end of the last"
@@ -306,6 +306,6 @@ def columns_of_tiles(d: Decoded) -> int:
 
 
 def partial_tiles_of(d: Decoded, index: int, count: int) -> Ints:
-    """Return the numbers of the partial tiles that virtual processor `index` makes."""
+    """Return the numbers of the partial tiles that virtual processor `index` computes."""
     found = GradientTiles.of(d.n, d.width, word(d, "columns"))
     return np.arange((index - word(d, "turn")) % count, found.tiles * found.stored, count)

@@ -59,7 +59,7 @@ class Decoded:
 
     Attributes:
         position: position of its first word.
-        words: number of its words.
+        words: number of words.
         bits: the flags as a plain int.
         fields: values by name: operands, ints, floats, or lists of (operand, width) or (operand, use).
     """
@@ -115,7 +115,7 @@ def decode(script: Words, position: int) -> Decoded:
 
 
 def entry_points(script: Words) -> list[int]:
-    """Return the entry point of each virtual processor. Raises ScriptError if the words are no script."""
+    """Return the entry point of each virtual processor. Raises ScriptError if the words are not a script."""
     if len(script) < HEADER_WORDS or script[0] != MAGIC or script[3] != len(script):
         raise ScriptError("these words are not a script: wrong magic number or length")
     n_vps = int(script[1])
@@ -123,7 +123,7 @@ def entry_points(script: Words) -> list[int]:
 
 
 def entered_at(script: Words, entries: int) -> Words:
-    """Return a copy of a script with other entry points: those stored in the script at position `entries`."""
+    """Return a copy of a script whose entry points are replaced by those stored in the script at position `entries`."""
     n_vps = int(script[1])
     words = script.copy()
     words[HEADER_WORDS : HEADER_WORDS + n_vps] = script[entries : entries + n_vps]

@@ -61,8 +61,8 @@ def encode(
 
     Args:
         n: number of rows.
-        width: floats of a row of the result.
-        fields: values by the names of the instruction table; operands from `direct` and `indexed`, segments as a list
+        width: floats per row of the result.
+        fields: values by their names in the instruction table; operands from `direct` and `indexed`, segments as a list
             of (operand, width), views as a list of (operand, use).
     """
     instruction = instruction_of(name, fields)
@@ -86,7 +86,7 @@ class Template:
     """Instructions of a cell that run between two barriers, encoded for any step; compiled code fills them in."""
 
     def __init__(self, words: Sequence[AnyWord], domains: Sequence[int]) -> None:
-        """`domains[i]` is the domain (vertices, or elements of a list) whose rows word i counts."""
+        """`domains[i]` is the domain (vertices, or elements of a list) whose rows determine word i."""
         full = [w if isinstance(w, Word) else Word(w) for w in words]
         self.constant = np.array([w.constant for w in full], np.int64)
         self.base = np.array([w.base for w in full], np.int64)

@@ -1,7 +1,7 @@
 """Computes the pool elements that each virtual processor touches, and checks rows, lists and labels.
 
-Every row of an operand must lie inside one array that the pool holds at the time, and every list inside one list of the
-script. Labels must be classes of their row, or rows of their matrix.
+Every row of an operand must be inside one array that the pool holds at the time, and every list inside one list of the
+script. Labels must be valid classes for their row, or valid rows of their matrix.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ ELEMENTS, FIRST, LISTED = Reach.ELEMENTS, Reach.FIRST, Reach.LISTED
 
 BEFORE = -1  # the period of writes before the launch
 ONE_UNIT = np.array([0])
-PERIODS_AT_ONCE = 8  # cached periods: virtual processors are in a few different ones
-FIXED_WORDS = {"key": 3, "hyper": len(HYPER)}  # words of the lists of fixed length
+PERIODS_AT_ONCE = 8  # cached periods: virtual processors are in only a few at a time
+FIXED_WORDS = {"key": 3, "hyper": len(HYPER)}  # number of words in lists of fixed length
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class MemoryMap:
     """Memory that a script may touch.
 
     Attributes:
-        n_vps: number of virtual processors of all groups.
+        n_vps: number of virtual processors in all groups.
         groups: number of groups of virtual processors.
         panel: rows of a packed panel.
         pool_floats: floats of the pool.
         memory: `(n, 5)` arrays of the pool: start, stop, first and last period of its live range, and the group whose
             periods these are; -1: all groups.
-        periods: `(n, 2)` sorted positions of the script where a period begins, and its number, which grows with time.
-            Groups come to a period at different times.
+        periods: `(n, 2)` sorted script positions where a period begins, and the period's number, which grows with time.
+            Groups reach a period at different times.
         unwritten: spans of the pool that have no values before the launch.
         lists: spans of the script, each with one list (or data).
         knows: instructions, tails and matrices of the kernel that runs the script.
@@ -110,7 +110,7 @@ class Cells:
 
 
 class Footprint:
-    """Accesses of a script's instructions, each in the period of the instruction."""
+    """Accesses by a script's instructions, each in its instruction's period."""
 
     def __init__(self, script: Words, layout: MemoryMap, origin: Callable[[int], str]) -> None:
         self.script = script
@@ -172,7 +172,7 @@ class Footprint:
         return range(1), ONE_UNIT
 
     def check_lists(self, d: Decoded, listed: Iterable[tuple[str, Length]], rows: range, units: Ints) -> None:
-        """Check the lists that fields name, and whether parts are whole panels."""
+        """Check the lists that fields name, and check that parts are whole panels."""
         if d.instruction.form == "Matvec" and d.parts > 1 and d.width // d.parts % self.panel:
             self.fail(d, f"its {d.parts} parts of {d.width} units are not whole panels of {self.panel}")
         for name, length in listed:
@@ -193,8 +193,8 @@ class Footprint:
         return word(d, "rows" if d.instruction.form == "PackedRows" else "row_width")
 
     def parted(self, d: Decoded, listed: Cells, rows: range, units: Ints) -> Iterator[tuple[Cells, Access]]:
-        """Yield the elements of listed rows, with those that the instruction also writes apart: a thread reads its own
-        unit before it writes it."""
+        """Yield the elements of listed rows. Those that the instruction also writes are yielded separately, because a
+        thread reads its own unit before it writes it."""
         own = d.fields["dst"]
         assert isinstance(own, DecodedOperand)
         written = self.grid(d, self.starts(d, own, rows), units)
@@ -247,7 +247,7 @@ class Footprint:
         return Cells(start + (column // panel * d.width + row) * panel + column % panel)
 
     def partial_cells(self, d: Decoded, reach: Reach, start: int, units: Ints, columns: int) -> Cells:
-        """Return the elements of the partial tiles of a gradient, or of the sums beside them."""
+        """Return the elements of a gradient's partial tiles, or of the sums beside them."""
         found = GradientTiles.of(d.n, d.width, columns)
         tall, wide = GRADIENT_ROWS, TILE_COLUMNS
         size = tall * wide
@@ -272,7 +272,7 @@ class Footprint:
         return range(int(ends[0]), int(ends[-1]))
 
     def starts(self, d: Decoded, operand: DecodedOperand, rows: range) -> range | Ints:
-        """Return the starts of an operand's rows."""
+        """Return the positions at which an operand's rows start."""
         if operand.indexed:
             return self.list(d, operand.address, rows) + operand.stride
         address, stride = operand.address, operand.stride
@@ -280,7 +280,7 @@ class Footprint:
         return range(first, last, stride) if stride else np.full(len(rows), address)
 
     def grid(self, d: Decoded, starts: range | Ints, units: Ints) -> Cells:
-        """Return the elements of rows; each row must lie inside one array that the pool holds now."""
+        """Return the elements of rows; each row must be inside one array that the pool holds now."""
         cells = Cells(starts, units)
         if len(outside := self.outside(cells)):
             first, last = outside[0] + units[0], outside[0] + units[-1]
@@ -288,7 +288,7 @@ class Footprint:
         return cells
 
     def outside(self, cells: Cells) -> range | Ints:
-        """Return the starts of rows that do not lie inside one array that the pool holds now."""
+        """Return the starts of rows that are not inside one array that the pool holds now."""
         there, first, stops, _ = self.arrays()
         array = bisect_right(there, cells.start) - 1
         if cells.start == cells.stop or (array >= 0 and cells.stop <= stops[array]):
@@ -299,7 +299,7 @@ class Footprint:
         return found
 
     def list(self, d: Decoded, position: int, rows: range) -> Ints:
-        """Return words of an index list."""
+        """Return an index list's words for some rows."""
         start, stop = position + rows.start, position + rows.stop
         found = bisect_right(self.list_starts, start) - 1
         if start < stop and (found < 0 or stop > self.list_stops[found]):
@@ -307,7 +307,7 @@ class Footprint:
         return self.script[start:stop].astype(np.int64)
 
     def arrays(self) -> tuple[Sequence[int], Ints, Ints, Ints]:
-        """Return the live arrays now, sorted: starts as a list and as an array, stops, and first periods."""
+        """Return the arrays that are live now, sorted: starts as a list and as an array, stops, and first periods."""
         found = self.present.get(self.now)
         if found is None:
             memory = self.layout.memory

@@ -1,7 +1,7 @@
 """The instruction table. The encoder, C++ decoder, disassembler and verifier all derive from it.
 
 An instruction has a head of five words - `opcode | flags << 16`, number of words, rows n, width, parts - and then its
-fields in order. Rows are the vertices of a step, or the elements of their lists; `width` is the number of floats of a
+fields in order. Rows are the vertices of a step, or the elements of their lists; `width` is the number of floats in a
 row of the result.
 
 Field kinds:
@@ -14,18 +14,18 @@ Field kinds:
     segments: any number of (operand, width) pairs to the end of the instruction.
     views: any number of (operand, use) pairs to the end of the instruction, see `tails.py`.
 
-Instructions on lists count vertices and work on the elements of their lists. In operands with `elements`, rows
+Instructions on lists have a row per vertex, and work on the elements of its lists. In operands with `elements`, rows
 `elements[r]` to `elements[r + 1]` are the elements of vertex r; row 0 is the first element of the cell.
 
 Division of an instruction among the virtual processors (`Slices`):
     units: a VP owns some units of each of the `parts` equal parts of a row, for all rows (flag ROWS clear);
     rows: a VP owns some whole rows (flag ROWS set);
-    alone: a VP computes the whole result, as only its script has the instruction (flag ALONE set);
+    alone: a VP computes the whole result, because only its script has the instruction (flag ALONE set);
     tiles: a VP owns some tiles of a packed matrix; in `outer_tiles` the VPs make partial tiles in turn;
     one: virtual processor 0 executes it.
 
-If virtual processors form groups, those of one group divide its instructions, and are counted within the group. With
-flag ALL, those of all groups divide the instruction, and are counted over all groups.
+If virtual processors form groups, an instruction is divided among those of one group, which are numbered within the
+group. With flag ALL, it is divided among those of all groups, which are numbered across groups.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class Flag(IntFlag):
     MEAN = 4  # gather_sum divides by the number of entries
     NO_GRADIENT = 8  # the graph does not use the parameter: its gradient is zero
     ALONE = 16  # one virtual processor computes all of the result
-    TURNS = 32  # the rows of a matrix are dealt in turns (the published VPPS scheme), see slices.unit_owners
+    TURNS = 32  # a matrix's rows are dealt out in turns (the published VPPS scheme), see slices.unit_owners
     ALL = 64  # divided among the virtual processors of all groups, not of one group
     CHAINED = 128  # a product leaves its result on the chip, and the tail that follows is executed with it
     BF16 = 256  # factors are rounded to bf16 (`Field.rounded`)
     TF32 = 512  # factors are rounded to tf32 (`Field.rounded`)
-    PAIRS = 1024  # a word of a product's weights is a pair of bf16, of neighbouring columns, also after a step
+    PAIRS = 1024  # a word of a product's weights holds two bf16 weights, from neighbouring columns, also after a step
 
 
 NO_FLAGS = Flag(0)
@@ -94,7 +94,7 @@ class Kind(Enum):
 
 
 class Role(Enum):
-    """Role of an operand for the virtual processor that executes the instruction."""
+    """Use of an operand by the virtual processor that executes the instruction."""
 
     WRITE = "write"  # writes its own slice
     READ = "read"  # reads its own slice
@@ -117,7 +117,7 @@ class Field:
 
     Attributes:
         width: name of the field with the operand's width; "" for the result's width.
-        elements: True if the operand's rows are list elements and the instruction counts vertices.
+        elements: True if the operand's rows are list elements and the instruction runs over vertices.
         broadcast: True if device code tests mode bit SCALAR, and then uses a row's single float for every unit.
         rounded: True for a factor of a product that flags BF16 and TF32 round; all other operands are float32.
     """
@@ -133,7 +133,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instruction:
-    """One row of the instruction table. It compares by identity, so that look-ups are fast.
+    """One row of the instruction table. Rows are compared by identity, so that look-ups are fast.
 
     Attributes:
         name: mnemonic.
@@ -242,7 +242,7 @@ FORMS: dict[str, tuple[Field, ...]] = {
         Field("x", Kind.OPERAND, Role.READ, rounded=True),
     ),
     "Outer": (*_words("gradient columns"), _DY, _X),
-    # Hyper-parameters differ from launch to launch: as the first field, they are easy to find for a plan.
+    # Hyper-parameters differ from launch to launch: as the first field, they are easy for a plan to find.
     "OuterUpdate": (_HYPER, *_STATE, *_words("weights columns transposed gradient"), _DY, _X),
     # Partial tiles of a gradient, and sums of dy if `sums` is not 0 (`slices.GradientTiles`). `turn`: the first VP.
     "OuterTiles": (*_words("partials columns sums turn"), _DY, _X),
@@ -266,7 +266,7 @@ FORMS: dict[str, tuple[Field, ...]] = {
 }
 
 
-# Prefix of an instruction on a matrix that the chip holds. A kernel has code only for the instructions that occur.
+# Prefix of instructions on an on-chip matrix. A kernel has code only for the instructions that occur.
 HELD = "held_"
 
 
@@ -364,7 +364,7 @@ def _is_on_host(row: tuple[str, str, str, Slices, str]) -> bool:
 
 
 def _is_sliced(row: tuple[str, str, str, Slices, str]) -> bool:
-    """Return True if device code needs the slice of a virtual processor. Code for on-chip weights finds its own."""
+    """Return True if device code needs its virtual processor's slice. Code for on-chip weights computes its own."""
     return row[3] is Slices.UNITS and not _is_on_chip(row)
 
 

@@ -1,8 +1,8 @@
 """Divides an instruction's output among the virtual processors.
 
-No other Python module divides. On the device the counterparts are templates/script.cuh, `Owned` (cuda/held.cuh) for
+No other Python module does this. On the device the counterparts are templates/script.cuh, `Owned` (cuda/held.cuh) for
 on-chip rows, and `GradientTiles` (cuda/tiles.cuh), for which the planner allocates memory (`LaunchEnd::tiles`). The
-division must not influence results: one VP computes an element, in an order that does not depend on the division.
+division must not influence results: one VP computes each element, in an order that does not depend on the division.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ TILE_COLUMNS = 64
 
 TURN_BITS = 16  # see unit_owners
 
-# Gradients on a GPU: vertices per segment, most segments, and most partial tiles in memory (32 MiB). With more tiles,
-# one virtual processor adds up all segments of a tile.
+# Gradients on a GPU: vertices per segment, most segments, and most partial tiles in memory (32 MiB). If there are more
+# tiles, one virtual processor adds up all segments of a tile.
 SEGMENT, MOST_SEGMENTS, SHARED_TILES = 64, 8, 1024
-GRADIENT_ROWS = 128  # rows of a tile of such a gradient; it has TILE_COLUMNS columns
+GRADIENT_ROWS = 128  # rows per tile of such a gradient; a tile has TILE_COLUMNS columns
 
 
 def share(total: int, vp: int, n_vps: int) -> tuple[int, int]:
@@ -39,7 +39,7 @@ def unit_blocks(width: int, parts: int, granule: int) -> int:
 def sliced_by_rows(width: int, parts: int, granule: int, n_vps: int) -> bool:
     """Return True if rows are too narrow to be divided among the VPs, so that slices are rows.
 
-    A thread block owns single units; some blocks may have none, so that weights stay where they are used. A host thread
+    A thread block owns single units; some may have none, so that weights stay where they are used. A host thread
     owns whole panels of many units, and each thread should have a panel.
     """
     enough = n_vps if granule > 1 else (n_vps + 1) // 2
@@ -50,7 +50,7 @@ def sliced_by_rows(width: int, parts: int, granule: int, n_vps: int) -> bool:
 def unit_owners(width: int, parts: int, granule: int, n_vps: int, turns: bool = False) -> NDArray[np.int16]:
     """Return the owner of each unit of a row, or of each row of a matrix on the chip, as a read-only array.
 
-    VPs get whole blocks of `granule` units, the same ones in each of the `parts` equal parts. With `turns`, one VP
+    VPs get whole blocks of `granule` units, the same blocks in each of the `parts` equal parts. With `turns`, one VP
     after the other gets some rows (VPPS III-A): `parts` has their number in its low TURN_BITS bits, then the first VP.
     """
     if turns:
@@ -67,7 +67,7 @@ def unit_owners(width: int, parts: int, granule: int, n_vps: int, turns: bool = 
 
 @lru_cache(maxsize=4096)
 def units_of(width: int, parts: int, granule: int, vp: int, n_vps: int, turns: bool = False) -> Ints:
-    """Return the units that one VP owns, in order, as a read-only array. Arguments as of `unit_owners`."""
+    """Return the units that one VP owns, in order, as a read-only array. Arguments as for `unit_owners`."""
     found = np.flatnonzero(unit_owners(width, parts, granule, n_vps, turns) == vp)
     found.flags.writeable = False
     return found
@@ -75,7 +75,7 @@ def units_of(width: int, parts: int, granule: int, vp: int, n_vps: int, turns: b
 
 @lru_cache(maxsize=4096)
 def most_units(width: int, parts: int, n_vps: int, turns: bool = False) -> int:
-    """Return the most units that a thread block owns. Arguments as of `unit_owners`."""
+    """Return the largest number of units that a thread block owns. Arguments as for `unit_owners`."""
     return int(np.bincount(unit_owners(width, parts, 1, n_vps, turns)).max())
 
 
@@ -95,7 +95,7 @@ def tile_elements(rows: int, columns: int, panel: int, vp: int, n_vps: int) -> I
 
 
 class GradientTiles(NamedTuple):
-    """Division of a matrix's gradient into tiles, by its shape and the number of vertices alone.
+    """Division of a matrix's gradient into tiles. It depends only on the shape and the number of vertices.
 
     Attributes:
         across: number of tiles side by side.

@@ -1,8 +1,8 @@
 """Tails: instructions with generated code for the elementwise operators between a cell's products.
 
 A tail is a straight-line program over the views of its instruction. For every unit of every row that a virtual
-processor owns, it loads a float from some views, computes, and stores a float to others. The instruction has the
-addresses and widths of the rows, and the constants, so cells of equal structure share a tail at any size.
+processor owns, it loads a float from some views, computes, and stores a float to others. The instruction holds the
+addresses and widths of the rows, and the constants, so cells with equal structure share a tail, whatever their sizes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class ViewUse(IntEnum):
 
     READ = 0  # reads the unit; with mode bit SCALAR, the row's only float
     WRITE = 1
-    SUM = 2  # like gather_sum: the address is the position of CSR offsets, the mode is an offset into the listed rows
+    SUM = 2  # like gather_sum: the address is the position of CSR offsets, the mode an offset into the listed rows
     MEAN = 3
     CONSTANT = 4  # the address is the bits of a float
-    RESULT = 5  # reads the unit of a part of the result that the product before left on the chip; address: the part
+    RESULT = 5  # reads a unit in one part of the result that the previous product left on the chip; address: the part
 
 
 class Load(IntEnum):
@@ -31,7 +31,7 @@ class Load(IntEnum):
 
     UNIT = 0  # a row has one float for each unit
     ROW = 1  # a row has one float for all units
-    RESULT = 2  # the product before left it on the chip
+    RESULT = 2  # the previous product left it on the chip
     LISTED_UNIT = 3  # like UNIT and ROW, but an index list may name the rows
     LISTED_ROW = 4
 
@@ -57,10 +57,10 @@ class Tail:
 
     Attributes:
         sums: number of sums of listed rows; their views come first.
-        loads: source of each of the next views.
+        loads: source of the value of each of the next views.
         constants: number of constants, which are the next views.
         steps: calls of device code, in order.
-        stores: number of the value that each of the last views gets.
+        stores: number of the value that is stored to each of the last views.
     """
 
     sums: int
@@ -71,12 +71,12 @@ class Tail:
 
     @property
     def is_chained(self) -> bool:
-        """True if it reads the result of the product before it on the chip (compiler/passes/chaining.py)."""
+        """True if it reads the previous product's result on the chip (compiler/passes/chaining.py)."""
         return Load.RESULT in self.loads
 
     @property
     def views(self) -> int:
-        """Number of views of its instruction."""
+        """Number of views that its instruction has."""
         return self.first_store + len(self.stores)
 
     @property

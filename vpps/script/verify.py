@@ -1,23 +1,23 @@
 """The verifier: executes a script on shadow memory and checks the rules of the virtual processors.
 
     - the kernel has code for every instruction, and the instruction's words are consistent (wellformed.py);
-    - every row of an operand lies inside one array that the pool holds at the time, every list inside one list of the
+    - every row of an operand is inside one array that the pool holds at the time, every list inside one list of the
       script;
-    - labels are classes of their row;
+    - labels are valid classes for their row;
     - every element is written before it is read. Weights, moments, averages and accumulated gradients have values
-      before the launch. An array that reuses the memory of others has none at first;
+      before the launch. An array that reuses memory has none at first;
     - every virtual processor reaches its end: each wait gets its signals, and there is no cycle;
     - in every order of execution, the same signals bring a counter to a number that is waited for;
     - signals and waits order the accesses of two virtual processors to an element (read after write, write after read,
       write after write);
     - threads of one virtual processor do not race within an instruction: no element is written twice, or read by
-      another thread than its writer;
+      a thread other than its writer;
     - matrices are loaded onto the chip before anything else, each before its first product. No product uses them after
-      partial tiles of gradients, which may overwrite them.
+      partial tiles of gradients are computed, which may overwrite them.
 
 Later launches of a script continue the same history: each begins when everything before it has ended.
 
-Vector clocks track the order, so the check holds for any arrangement of signals and waits, not only full barriers.
+Vector clocks track the order, so the check is valid for any arrangement of signals and waits, not only full barriers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ACCUMULATE, ALL, ALONE, CHAINED, ROWS, TURNS = (
     Flag[name].value for name in ("ACCUMULATE", "ALL", "ALONE", "CHAINED", "ROWS", "TURNS")
 )
 
-NEVER = -2  # period of the last write to an element that was never written
+NEVER = -2  # stands for the period of the last write if an element was never written
 
 
 def verify(
@@ -60,7 +60,7 @@ def verify(
     """Check a script.
 
     Args:
-        divisions: positions of the entry points of the launches after the first.
+        divisions: positions of the later launches' entry points.
 
     Raises ScriptError with the instruction and, through `origin`, the user's cell and op.
     """
@@ -79,13 +79,13 @@ class Verifier(Footprint):
             self.written_in[start:stop] = NEVER
         self.written_by = np.zeros(layout.pool_floats, np.int64)  # int64 is the fastest index for NumPy
         self.written_at = np.zeros(layout.pool_floats, np.int64)
-        self.place = np.zeros(layout.pool_floats, np.int64)  # place of an element among an instruction's writes
+        self.place = np.zeros(layout.pool_floats, np.int64)  # position of an element among an instruction's writes
         self.loaded: list[set[int]] = [set() for _ in range(self.n)]  # matrices on the chip, by virtual processor
         self.left: list[list[Cells]] = [[] for _ in range(self.n)]  # reads of a chained product, for its tail
         self.reads, self.adds = (Latest(layout.pool_floats, self.n) for _ in range(2))
         self.counters: dict[int, list[Ints]] = {}  # counter -> clock after the first k signals
         self.signals: dict[int, list[tuple[int, Decoded, Ints]]] = {}  # counter -> (VP, instruction, VP's clock)
-        self.targets: dict[int, set[int]] = {}  # counter -> numbers that were waited for
+        self.targets: dict[int, set[int]] = {}  # counter -> signal counts that were waited for
 
     def run(self, divisions: Sequence[int] = ()) -> None:
         """Execute all launches of the script."""
@@ -135,7 +135,7 @@ class Verifier(Footprint):
 
     def check_behind(self, before: Decoded | None, d: Decoded) -> None:
         """Check an instruction against the one before it. Loads come first. A tail must follow a chained product, and
-        read parts of its result, of the same rows and units; no other tail reads a result on the chip."""
+        read parts of its result with the same rows and units; no other tail reads a result on the chip."""
         if d.instruction.form == "Load" and before is not None and before.instruction.form != "Load":
             self.fail(d, "loads are executed at the beginning only")
         views = d.fields["views"] if d.instruction.name == "tail" else []
@@ -158,7 +158,7 @@ class Verifier(Footprint):
         end the wait too early."""
         for counter, targets in self.targets.items():
             signals = self.signals[counter]
-            # The minimum of the clocks of the VPs that gave a signal from the k-th on.
+            # The minimum of the clocks of the VPs that gave the k-th signal or a later one.
             known = np.minimum.accumulate([clock for _, _, clock in reversed(signals)])[::-1]
             for target in targets:
                 if target < len(signals) and (known[target] < self.counters[counter][target - 1]).any():
@@ -170,7 +170,7 @@ class Verifier(Footprint):
                     )
 
     def join(self) -> None:
-        """End a launch: every virtual processor now knows of all accesses, and counters start again."""
+        """End a launch: every virtual processor now knows of all accesses, and counters restart."""
         now = self.clock.diagonal().copy()
         self.clock[:] = now
         np.fill_diagonal(self.clock, now + 1)
@@ -193,7 +193,7 @@ class Verifier(Footprint):
             target = word(d, "target")
             if len(seen) < target:
                 return False
-            # A counter has the number of signals, not the VPs that gave them: assume the first ones in order.
+            # A counter holds the number of signals, not who gave them: assume that the first `target` of them arrived.
             if target:
                 self.targets.setdefault(word(d, "counter"), set()).add(target)
                 self.clock[p] = np.maximum(self.clock[p], seen[target - 1])
@@ -267,9 +267,9 @@ class Verifier(Footprint):
             self.fail(d, f"reads element {cells.numbers[stale][0]}, which nothing has written")
 
     def order(self, p: int, d: Decoded, cells: Cells, access: Access) -> None:
-        """Check that all conflicting accesses of others are ordered before this access of VP p, and record it.
+        """Check that all conflicting accesses by other VPs are ordered before this access of VP p, and record it.
 
-        VP p's own accesses are never later than its own time, so they pass.
+        VP p's own accesses are never later than its own time, so they always pass the check.
         """
         known = self.clock[p]
         # count_nonzero is faster than any().
@@ -298,7 +298,7 @@ class Verifier(Footprint):
 
 class Latest:
     """The latest reads of pool elements, or additions to them, by virtual processor and time. Earlier accesses that
-    are ordered before the latest one are dropped: a clock that includes the latest one includes them.
+    are ordered before the latest access are dropped: a clock that includes the latest access includes them.
 
     Args:
         elements: number of elements of the pool.

@@ -1,4 +1,4 @@
-"""Checks the words of single instructions, so that a kernel does with them what the verifier assumes. Device code reads
+"""Checks the words of single instructions, so that kernels treat them as the verifier assumes. Device code reads
 only the words that it needs, and divides by the numbers that it is given.
 """
 
@@ -25,7 +25,7 @@ class MatrixWords(NamedTuple):
 
     Attributes:
         rows, columns: shape of the matrix.
-        parts: the word `parts`, which divides the rows together with the flags.
+        parts: the word `parts`, which, together with the flags, determines how the rows are divided.
         flags: TURNS or none.
     """
 
@@ -37,7 +37,7 @@ class MatrixWords(NamedTuple):
 
 @dataclass(frozen=True)
 class KnownKernel:
-    """The kernel that runs a script, as far as it limits the script.
+    """The properties of a kernel that limit the scripts it can run.
 
     Attributes:
         instructions: names of the instructions that it has code for.
@@ -56,10 +56,10 @@ EVERYTHING = KnownKernel()
 
 
 def diagnostics(d: Decoded, knows: KnownKernel, most: int) -> Iterator[str]:
-    """Yield the errors of an instruction.
+    """Yield the errors in an instruction.
 
     Args:
-        most: largest possible number of rows, or of floats of a row.
+        most: largest possible number of rows, or of floats in a row.
     """
     if d.instruction.name not in knows.instructions and d.instruction.name not in ALWAYS:
         yield "the kernel has no code for it"
@@ -77,7 +77,7 @@ def diagnostics(d: Decoded, knows: KnownKernel, most: int) -> Iterator[str]:
 
 @cache
 def _allowed(instruction: Instruction) -> int:
-    """Return the flags that device code tests, as the verifier does, or that divide a matrix on the chip."""
+    """Return the flags that both device code and the verifier test, or that divide an on-chip matrix."""
     found = Flag.ALL
     if instruction.slices is not Slices.ONE:
         found |= Flag.ACCUMULATE | Flag.MEAN | Flag.NO_GRADIENT
@@ -145,7 +145,7 @@ def _held(d: Decoded, matrix: MatrixWords | None, words: Mapping[str, int]) -> I
 
 
 def _segments(d: Decoded, columns: int, granule: int) -> Iterator[str]:
-    """Check the widths of segments: device code goes through segments until it has as many floats as a row."""
+    """Check the widths of segments: device code reads segments until it has all floats of a row."""
     segments = d.fields["x"]
     assert isinstance(segments, list)
     widths = [width for _, width in segments]
@@ -180,7 +180,7 @@ def _tail(d: Decoded, tail: Tail | None) -> Iterator[str]:
 
 
 def _suits(operand: DecodedOperand, use: int, k: int, tail: Tail) -> bool:
-    """Return True if the program uses its k-th view as the instruction says."""
+    """Return True if the program uses its k-th view in the way that the instruction states."""
     if k < tail.sums:
         return use in (ViewUse.SUM, ViewUse.MEAN)
     if k >= tail.first_store:

@@ -1,16 +1,16 @@
-"""Passes of the cell compiler on traced cells, a module for each.
+"""Passes that the cell compiler runs on traced cells, one module per pass.
 
-Passes over nodes (`constants`, `common_subexpressions`, `dead_outputs`, `horizontal`) keep the numbers of the nodes,
+Passes over nodes (`constants`, `common_subexpressions`, `dead_outputs`, `horizontal`) keep the nodes' numbers,
 because messages name them. Passes over instructions (`fusion`, `chaining`) work after lowering. A rewrite must not
 change a bit of any result.
 
-A **stack** (`placement/stacks.py`) is made if all trained cells multiply its members by the same vector. A cell that
-does not undoes the stack: the handle places all parameters anew. A stack and its members sum gradients in different
-orders, so the set of trained cells belongs to the model and its checkpoints (`cell_history.py`).
+A **stack** (`placement/stacks.py`) is made if all trained cells multiply its members by the same vector. A later cell
+that does not undoes the stack: the handle places all parameters anew. Stacking changes the order in which gradients are
+summed, so the set of trained cells belongs to the model and its checkpoints (`cell_history.py`).
 
 `lazy_batching` splits a cell by properties of the graph (`record/topology.py`), so each plan has its own split, cached
 by cell and properties. A *tail* from `fusion` (`script/tails.py`) is identified by its program, not by sizes. Tails are
-part of the kernel on cuda and simt; on cpu they are a small library beside it, compiled at their first use."""
+part of the kernel on cuda and simt; on cpu they are a small separate library, compiled on first use."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Passes:
     """Passes that the cell compiler runs on every cell. The defaults are fastest; other settings are for studies.
 
     Attributes:
-        horizontal: replace several products of one vector by one product with the stacked matrices.
+        horizontal: replace several products of one vector with one product of the stacked matrices.
         lazy_batching: split recurrent cells (Cavs, section 3.4). Operators that read nothing of the recurrence run for
             all vertices before its first level; operators that the recurrence does not read run after its last level.
         fusion: fuse elementwise operators between products into one instruction, generated for the cell.
-        streaming: run operators from before the first level while virtual processors would wait at barriers.
+        streaming: run some operators not before the first level, but while virtual processors would wait at barriers.
     """
 
     horizontal: bool = True

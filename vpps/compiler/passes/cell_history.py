@@ -1,7 +1,7 @@
 """History of the cells that a model has been trained with. It decides which parameters are stacked, and so the order in
-which gradients are summed. It belongs to the model and its checkpoints: a resumed run has the bits of an unbroken one.
+which gradients are summed. It belongs to the model and its checkpoints, so that resuming a run changes no bits.
 
-A checkpoint's cells only influence the choice of stacks, next to the cells of the program. No checkpoint can give a
+A checkpoint's cells, like the program's cells, only influence the choice of stacks. No checkpoint can give a
 cell a stack that the cell cannot use.
 """
 
@@ -24,9 +24,9 @@ class CellHistory:
     """The training history of a model.
 
     Attributes:
-        cells: traced cells that influence stacking, in order of appearance; of equal cells only the first.
-        orders: orders in which stacked matrices lie in memory.
-        apart: names of parameters that must not be stacked again: they took other steps than the rest of their stack.
+        cells: traced cells that influence stacking, in order of appearance, without duplicates.
+        orders: orders in which stacked matrices are stored in memory.
+        apart: names of parameters that must not be stacked again: their steps differed from their stack's.
     """
 
     cells: list[TracedCell] = field(default_factory=list)
@@ -49,10 +49,10 @@ class CellHistory:
         """Read the history of a model.
 
         Args:
-            parameters: parameters by name; None for one that is left out, with all cells that use it.
+            parameters: parameters by name; None for a parameter that is left out, as are all cells that use it.
 
         Raises:
-            KeyError, TypeError, ValueError, AttributeError: `raw` is no history.
+            KeyError, TypeError, ValueError, AttributeError: `raw` is not a history.
         """
         cells = [_cell(outputs, nodes, parameters) for outputs, nodes in raw["cells"]]
         orders = [[parameters[name] for name in members] for members in raw["orders"]]
@@ -63,7 +63,7 @@ class CellHistory:
 
 
 def _cell(outputs: Any, listed: Any, parameters: Mapping[str, Parameter | None]) -> TracedCell | None:
-    """Read a cell's program; return None if it uses a parameter that is left out. Raises as `from_json`."""
+    """Read a cell's program; return None if it uses a parameter that is left out. Raises what `from_json` raises."""
     cell = TracedCell("of a checkpoint", ())
     complete = True
     for op, inputs, attrs, shape, domain, name in listed:
@@ -85,7 +85,7 @@ def _cell(outputs: Any, listed: Any, parameters: Mapping[str, Parameter | None])
 
 
 def _suits(node: Node, p: Parameter, operands: Sequence[tuple[int, ...]]) -> bool:
-    """Return True if a node can have a parameter, by their shapes."""
+    """Return True if the shapes allow the node to use the parameter."""
     if node.op.form is Form.LOOKUP:
         return isinstance(p, Lookup) or len(p.shape) == 2
     if isinstance(p, Lookup):
@@ -98,14 +98,14 @@ def _suits(node: Node, p: Parameter, operands: Sequence[tuple[int, ...]]) -> boo
 
 
 def _attributes(raw: Any) -> dict[str, Any]:
-    """Read attributes of a node: numbers, strings, shapes. Raises as `from_json`."""
+    """Read a node's attributes: numbers, strings, shapes. Raises what `from_json` raises."""
     if not all(isinstance(value, int | float | str | list) for value in raw.values()):
         raise TypeError("attributes")
     return {name: _ints(value) if isinstance(value, list) else value for name, value in raw.items()}
 
 
 def _ints(raw: Any, least: int = 0) -> tuple[int, ...]:
-    """Read numbers of nodes, or a shape. Raises as `from_json`."""
+    """Read node numbers, or a shape. Raises what `from_json` raises."""
     if any(type(value) is not int or value < least for value in raw):
         raise ValueError("an int")
     return tuple(raw)

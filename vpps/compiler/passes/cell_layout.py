@@ -1,10 +1,10 @@
 """Chooses the order of a cell's parameters in memory (ED-Batch, section 3).
 
-A batch of primitives is one operation on contiguous memory if each operand's variables, and the results, lie side by
-side in the order of the primitives. Otherwise an operand is copied before, or a result after. Parameters and
+A batch of primitives is one operation on contiguous memory if each operand's variables, and the results, are side by
+side in the order of the primitives. Otherwise an operand is copied beforehand, or a result afterwards. Parameters and
 symbols are the variables of a PQ tree (compiler/pqtree), and the batches are its constraints.
 
-The order of stacked parameters lets most operations on their products run on neighbours (passes/horizontal.py). The
+If parameters are stacked in this order, most operations on their products can be fused (passes/horizontal.py). The
 copies themselves hardly matter in vpps: instructions read through index lists, and tails keep gates in registers.
 """
 
@@ -28,7 +28,7 @@ FLOAT = FLOAT32.bytes
 def orders_of(
     cells: Collection[TracedCell], stacks: Sequence[tuple[Parameter, ...]]
 ) -> Iterator[list[tuple[Parameter, ...]]]:
-    """Yield orders for the members of stacks in which operations on neighbours can be fused. Each way of batching the
+    """Yield orders of the stacks' members that allow operations on neighbours to be fused. Each way of batching the
     cells gives one order; repeated orders are left out."""
     primitives = [Primitives(cell) for cell in cells]
     batchings = [p.batchings() for p in primitives]
@@ -37,7 +37,7 @@ def orders_of(
         batched = [(p, b[min(k, len(b) - 1)]) for p, b in zip(primitives, batchings, strict=True) if b]
         place = _laid_out(batched)
         rising = [place[a] < place[b] for stack in stacks for a, b in pairwise(stack)]
-        # An order and its reverse save the same: take the one closer to the order of the stacks.
+        # An order and its reverse save equally much: take the one that is closer to the stacks' order.
         backwards = (2 * sum(rising) - len(rising), rising[0]) < (0, True)
         found = [tuple(sorted(stack, key=place.__getitem__, reverse=backwards)) for stack in stacks]
         if found not in seen:
@@ -46,7 +46,7 @@ def orders_of(
 
 
 def _laid_out(cells: Sequence[tuple[Primitives, Sequence[Batch]]]) -> dict[Parameter, int]:
-    """Return the place of each parameter of batched cells in the order of the PQ tree."""
+    """Return the position of each of the batched cells' parameters in the PQ tree's order."""
     used = {p: None for primitives, _ in cells for p in primitives.cell.parameters}
     declared = {p: k for model in dict.fromkeys(p.model for p in used) for k, p in enumerate(model)}
     parameters = sorted(used, key=declared.__getitem__)
@@ -68,11 +68,11 @@ def _laid_out(cells: Sequence[tuple[Primitives, Sequence[Batch]]]) -> dict[Param
 def _columns(
     c: int, primitives: Primitives, batch: Batch, variables: dict[Hashable, int]
 ) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield the variables of each operand of a batch, and of its result, with their bytes: a variable per primitive.
+    """For each operand of a batch, and for its result, yield the variables (one per primitive) and their bytes.
 
-    An operand that the tree cannot order has no variables: one occurs twice, or comes from outside of the cell."""
+    An operand that the tree cannot order has no variables: a value occurs twice, or comes from outside the cell."""
     nodes = primitives.cell.nodes
-    is_product = nodes[batch[0]].op.form in (Form.MATVEC, Form.PACKED_MATMUL)  # of one vector
+    is_product = nodes[batch[0]].op.form in (Form.MATVEC, Form.PACKED_MATMUL)  # products of one vector
     read = [] if is_product else zip(*(_operands(primitives, i) for i in batch), strict=True)
     for column in (*read, batch):
         keys: list[Hashable] = []

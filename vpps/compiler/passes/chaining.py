@@ -2,7 +2,7 @@
 
 A product from a window adds up its sums in the shared memory of the block that owns the units, and the tail reads the
 same units. So the product leaves the sums there, and the block executes the tail at once. This saves a store, a load,
-a dispatch and the slab of the result. Backward has no chains: every block needs all gates, so the level's barrier lies
+a dispatch and the result's slab. Backward has no chains: every block needs all gates, so the level's barrier comes
 between a tail and the transposed product of its gradients.
 """
 
@@ -37,7 +37,7 @@ def chain(cell: LoweredCell, n_vps: int) -> None:
 
 
 def _neighbours(instrs: list[Instr]) -> Iterator[tuple[int, int]]:
-    """Yield the places of instructions that follow each other in their group."""
+    """Yield the positions of each two consecutive instructions of a group."""
     last: dict[int, int] = {}
     for j, instr in enumerate(instrs):
         if instr.group in last:
@@ -46,7 +46,7 @@ def _neighbours(instrs: list[Instr]) -> Iterator[tuple[int, int]]:
 
 
 def _fits(product: Instr, n_vps: int) -> bool:
-    """Return True for a product from a window if shared memory has room for its results, for some vectors."""
+    """Return True for a product from a window if shared memory has room for its results for at least some vectors."""
     if product.name != "matvec" or not product.values["matrix"]:
         return False
     if product.rows or product.alone or product.turns or product.for_all or product.accumulate:
@@ -55,7 +55,7 @@ def _fits(product: Instr, n_vps: int) -> bool:
 
 
 def _takes(product: Instr, tail: Instr) -> bool:
-    """Return True if the tail works on the units of a part of the product's result, in the same rows."""
+    """Return True if the tail works on one part's units in the product's result, in the same rows."""
     if tail.name != "tail" or tail.rows or tail.alone or tail.parts != 1 or tail.domain != product.domain:
         return False
     if tail.width * product.parts != product.width:
@@ -66,7 +66,7 @@ def _takes(product: Instr, tail: Instr) -> bool:
 
 
 def _part_of(product: Instr, view: View, width: int) -> int | None:
-    """Return the number of the part of the product's result that a view covers; None if it is no such part."""
+    """Return the number of the part of the product's result that a view covers; None if it covers no such part."""
     part, rest = divmod(view.offset - product.operands["dst"].offset, width)
     return part if not rest and view.width == width and 0 <= part < product.parts else None
 
@@ -82,7 +82,7 @@ def _is_read_elsewhere(cell: LoweredCell, product: Instr, tail: Instr) -> bool:
 
 
 def _taking(product: Instr, tail: Instr) -> Instr:
-    """Return the tail with the product's result read on the chip."""
+    """Return the tail, changed to read the product's result on the chip."""
     assert tail.tail is not None
     slab = product.operands["dst"].slab
     views: list[TailView] = []

@@ -1,7 +1,7 @@
-"""Common subexpression elimination: equal operations of a cell on equal operands become one.
+"""Common subexpression elimination: a cell's equal operations on equal operands become one.
 
-Cells are written for readers: `W @ x` appears in two formulas, a table row is looked up twice, two results use a gate.
-The first of equal nodes stays, and the readers of the others read it. Forward gives the same bits. Backward first adds
+Cells are written for readers: `W @ x` appears in two formulas, a table row is looked up twice, results share a gate.
+Of equal nodes, only the first is kept; all of their readers read it. Forward gives the same bits. Backward first adds
 the gradients of all readers and then runs the operation's gradient once, instead of once for each.
 """
 
@@ -17,16 +17,16 @@ from vpps.ops.operand import shown
 from vpps.record.trace import Node, TracedCell
 from vpps.values import float_word
 
-# Swapping the operands of these changes no bit. For `maximum` it may: zeros of either sign are equal, and of equal
-# operands the first one is the result and gets the gradient.
+# Swapping the operands of these changes no bit. For `maximum` it may: zeros of either sign are equal, and if its
+# operands are equal, the first is the result and gets the gradient.
 COMMUTATIVE = frozenset(("add", "mul", "dot"))
 
-# Never equal to another node: each dropout has random numbers of its own, each argument and input its own source.
+# Never equal to another node: each dropout has its own random numbers, and each argument and input its own source.
 UNIQUE = (Form.DROPOUT, Form.ARGUMENT, Form.INPUT)
 
 
 def common_subexpressions(cell: TracedCell) -> tuple[TracedCell, str]:
-    """Return the cell with equal nodes replaced by the first of them, and a sentence on the replacements."""
+    """Return the cell with equal nodes replaced by the first of them, and a sentence about the replacements."""
     first: dict[Any, int] = {}
     same: list[int] = []  # node -> the node that is read in its place
     nodes: list[Node] = []
@@ -44,7 +44,7 @@ def common_subexpressions(cell: TracedCell) -> tuple[TracedCell, str]:
 
 
 def _key(node: Node) -> Any:
-    """Return a key that is equal for nodes with equal results. Constants count by their bits: 0.0 and -0.0 differ."""
+    """Return a key that is equal for nodes with equal results. The bits of constants count: 0.0 and -0.0 differ."""
     inputs = tuple(sorted(node.inputs)) if node.op.name in COMMUTATIVE else node.inputs
     return node.op.name, inputs, by_bits(node.attrs), node.shape, node.domain, node.parameter
 

@@ -3,7 +3,7 @@
 A rewrite must give the same bits for every operand, including infinities and zeros of either sign, and pass on the same
 gradients. (A NaN may become another NaN.) The rewrites are:
 
-    x * 1, x + (-0), x - 0      x. But x + 0 turns -0 into +0, so it stays.
+    x * 1, x + (-0), x - 0      x. But x + 0 is kept: it turns -0 into +0.
     -(-x), -(x * c), (-x) * c   x, x * -c: IEEE arithmetic rounds alike on both sides of zero.
     a + (-b), (-a) + b, a - (-b)    a - b, b - a, a + b, by the definition of subtraction.
     (-a) * (-b), x * x          a * b, square(x): its gradient 2 x dy equals x dy + x dy.
@@ -14,8 +14,8 @@ gradients. (A NaN may become another NaN.) The rewrites are:
     slices of slices or of concatenations    slices of the source, or the source itself.
     concatenations of neighbouring slices in order    the joined slice, or the source.
 
-These stay, because results differ: x * a * b, x + a + b, sums with zeros, 0 * x (not 0 for infinite x), x - x.
-A cell has no operation on constants alone: its constants are attributes of operations on expressions.
+These are kept, because results differ: x * a * b, x + a + b, sums with zeros, 0 * x (not 0 for infinite x), x - x.
+No operation of a cell has only constants as operands: its constants are attributes of operations on expressions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ IDEMPOTENT = frozenset(("abs", "relu"))
 
 
 def fold_constants(cell: TracedCell) -> tuple[TracedCell, str]:
-    """Return the folded cell, and a sentence on the changes."""
+    """Return the folded cell, and a sentence about the changes."""
     folding = _Folding(cell)
     same: list[int] = []
     gone: Counter[str] = Counter()
@@ -176,7 +176,7 @@ class _Folding:
         return None
 
     def _concat(self, node: Node) -> Node | int | None:
-        """Replace runs of neighbouring slices that cover their source by the source."""
+        """If neighbouring slices together cover their source, replace them with the source."""
         ranges = [self._range(i, len(node.shape)) for i in node.inputs]
         joined: list[int] = []
         k = 0

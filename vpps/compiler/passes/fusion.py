@@ -1,10 +1,10 @@
 """Elementwise fusion: the elementwise operators between the products of a cell become one instruction, a tail.
 
-The pass works on instructions, after lowering, so that backward needs no rules of its own. An instruction over stacked
+The pass works on instructions, after lowering, so that backward needs no separate rules. An instruction over stacked
 units (the gates of one product) is split by parts, so that a sigmoid over three gates can be fused with the readers of
 each gate. Instructions on the same rows and units, with the same owners, go into one tail, unless another instruction
 must run between them. A value that only the tail reads is never stored and has no slab; a value that backward reads is
-stored. A tail calls the same device code in the same order, so results are the same to the bit.
+stored. A tail calls the same device code in the same order, so results are bit-identical.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from vpps.values import float_word
 if TYPE_CHECKING:
     from vpps.compiler.lower import LoweredCell
 
-MOST = 48  # instructions in a tail: the values of more would not fit into registers
+MOST = 48  # instructions in a tail: a longer tail's values would not fit into registers
 
-# Instructions of one tail have these in common: domain, units, flags ROWS and ALONE.
+# All instructions of a tail share these: domain, units, flags ROWS and ALONE.
 Kind = tuple[int, int, bool, bool]
 
 
@@ -78,11 +78,11 @@ _OPERANDS = "abcd"
 
 @dataclass(slots=True, eq=False)
 class Piece:
-    """An instruction, or the instruction for a part of its units.
+    """An instruction, or the part of an instruction that computes some of its units.
 
     Attributes:
         instr: instruction with the views of the part.
-        of: place of the whole instruction in its list.
+        of: position of the whole instruction in its list.
         whole: the whole instruction.
         kind: kind of the pieces that it may be fused with; None: it is never fused.
         stage: see `_assign_stages`.
@@ -99,13 +99,13 @@ def fuse(cell: LoweredCell) -> None:
     """Fuse a lowered cell's forward and backward into tails, and drop the slabs that become unused."""
     forward, backward = _runs(cell.forward), _runs(cell.backward)
     live = _Live(cell.read_at_the_end())
-    # From the end backward, so that the later readers of every written view are known.
+    # Work from the end to the beginning, so that the later readers of every written view are known.
     cell.backward = _emit(backward, live)
     cell.forward = _emit(forward, live)
     drop_unused_slabs(cell)
 
 
-# ---- which instructions run together
+# ---- instructions that run together
 
 
 def _pieces(instrs: Sequence[Instr]) -> list[Piece]:
@@ -145,12 +145,12 @@ def _part(instr: Instr, offset: int, width: int) -> Instr:
 
 
 def _runs(instrs: Sequence[Instr]) -> list[list[Piece]]:
-    """Return the runs: pieces that run together, ordered so that each run depends on earlier runs only."""
+    """Return the runs: pieces that run together, ordered so that each run depends only on earlier runs."""
     pieces = _pieces(instrs)
     _assign_stages(pieces)
     runs: dict[Any, list[Piece]] = {}
     for piece in pieces:
-        # An instruction that cannot be fused is a run of its own.
+        # An instruction that cannot be fused is a separate run.
         runs.setdefault((piece.stage, piece.kind) if piece.kind is not None else piece, []).append(piece)
     ordered = sorted(runs.values(), key=lambda run: run[0].stage)
     return [run[i : i + MOST] for run in ordered for i in range(0, len(run), MOST)]
@@ -160,7 +160,7 @@ def _assign_stages(pieces: Sequence[Piece]) -> None:
     """Number the stages: a piece comes one stage after each piece that it depends on and cannot be fused with.
 
     Pieces of one kind and stage form a tail. No other piece must run between two of them: its stage would be later than
-    that of the first and earlier than that of the second. Then each piece moves to the latest stage that a later
+    that of the first and earlier than that of the second. Then each piece is moved to the latest stage that a later
     piece of its kind allows, so that values are computed in the tail that reads them.
     """
     after: list[list[tuple[Piece, int]]] = [[] for _ in pieces]
@@ -211,7 +211,7 @@ class _Live:
 
 
 def _emit(runs: Sequence[list[Piece]], live: _Live) -> list[Instr]:
-    """Return the instructions of runs. `live` has the views that are read later; add the views that these read."""
+    """Return the instructions of runs. `live` has the views that are read later; views that the runs read are added."""
     found: list[Instr] = []
     for run in reversed(runs):
         # Fuse several instructions, unless all are sums of gradients: a tail takes time to compile.
@@ -226,7 +226,7 @@ def _emit(runs: Sequence[list[Piece]], live: _Live) -> list[Instr]:
 
 
 def _as_they_were(run: Sequence[Piece]) -> list[Instr]:
-    """Return the instructions of a run without fusion: whole if the run has all of their pieces, else the pieces."""
+    """Return a run's instructions unfused: whole instructions if the run has all of their pieces, else the pieces."""
     found: list[Instr] = []
     for _, of_one in groupby(run, key=lambda piece: piece.of):
         pieces = list(of_one)
@@ -240,7 +240,7 @@ def _as_they_were(run: Sequence[Piece]) -> list[Instr]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Value:
-    """A value of a tail; equal values are one object.
+    """A value in a tail; equal values are the same object.
 
     Attributes:
         what: a View to load, Listed rows to sum, or the name of a function to call.
@@ -366,7 +366,7 @@ def _in_order(values: Sequence[_Value | None]) -> list[_Value]:
 
 
 def _load(view: View, instr: Instr) -> Load:
-    """Return the kind of load by which a tail in place of an instruction reads a view."""
+    """Return the kind of load with which a tail that replaces an instruction reads a view."""
     if view.width == instr.width:
         return Load.LISTED_UNIT if view.may_be_listed(instr.domain) else Load.UNIT
     return Load.LISTED_ROW if view.may_be_listed(instr.domain) else Load.ROW

@@ -13,12 +13,12 @@ each, a sigmoid of some gates. The order of the stacked matrices decides which p
 passes/cell_layout.py proposes orders, and the one with the fewest operations in all cells wins; ties go to the order
 of use.
 
-Every row of a product is summed over the columns in order, for any place of the row, so forward gives the same bits.
-The gradient of the vector is one sum over all rows; without the pass it is a sum of sums.
+Every row of a product is summed over the columns in order, wherever the row is, so forward gives the same bits.
+The vector's gradient is one sum over all rows; without the pass it is a sum of sums.
 
-The matrices must lie stacked in the pool (placement/stacks.py), so all cells of a model have to agree. The pass stacks
+The matrices must be stacked in the pool (placement/stacks.py), so all cells of a model have to agree. The pass stacks
 parameters that always multiply the same vectors, share a shape of whole panels of rows (on GPUs a panel is one row),
-are all trained or all frozen, and share one set of hyper-parameters. If a later cell uses one of them alone, the handle
+are all trained or all frozen, and share one set of hyper-parameters. If a later cell uses only one of them, the handle
 undoes the stack. A product repeated over a list (`vpps.each(lambda h: U @ h, hs)`) is one instruction anyway.
 """
 
@@ -51,11 +51,11 @@ def find_stacks(
     """Find stacks of parameters that suit all cells.
 
     Args:
-        cells: all cells to be lowered, after the passes before this one.
+        cells: all cells to be lowered, after the earlier passes.
         parameters: parameters that may be stacked.
         panel: rows of a packed panel.
         rule_of: function whose results are equal for parameters with the same update rule.
-        before: current orders of matrices in memory. They are kept unless another order is better.
+        before: current orders of matrices in memory, which are kept unless others are better.
     """
     allowed = set(parameters)
 
@@ -81,7 +81,7 @@ def _agreed(
     kind: Callable[[Parameter], object],
 ) -> Stacks:
     """Return the stacks of matrices, and of the vectors added to their products. A stack is left out if some cell reads
-    one of its members alone."""
+    one of its members separately."""
     vectors: dict[tuple[Parameter, ...], None] = {}
     stacks = Stacks.made_of(matrices)
     for cell in cells:
@@ -104,13 +104,13 @@ def _agreed(
 
 def serves(stacks: Stacks, cell: TracedCell) -> bool:
     """Return True if a cell can run with stacks that were made without it, and with the current chip: it reads no
-    member alone, and it uses matrices only to multiply vectors."""
+    member separately, and it uses matrices only to multiply vectors."""
     made = horizontal(cell, stacks)[0]
     return stacks.of.keys().isdisjoint(_read(made)) and not any(n.finds_matrix_in_memory for n in made.nodes)
 
 
 def _n_operations(cells: Iterable[TracedCell], stacks: Stacks) -> int:
-    """Return the number of operations of all cells with stacks."""
+    """Return the total number of operations of the cells if they use the stacks."""
     n = 0
     for cell in cells:
         made = horizontal(cell, stacks)[0]
@@ -127,7 +127,7 @@ def _read(cell: TracedCell, besides: Collection[Form] = ()) -> Iterable[Paramete
 
 
 def _groups(cell: TracedCell) -> list[Group]:
-    """Return the products grouped by their vector. A matrix that multiplies one vector twice is in no group."""
+    """Return the products grouped by their vector. A matrix that multiplies the same vector twice is in no group."""
     live = live_nodes(cell.nodes, cell.outputs)
     found: dict[tuple[int, ...], list[tuple[Parameter, int]]] = {}
     for i, node in enumerate(cell.nodes):
@@ -139,8 +139,8 @@ def _groups(cell: TracedCell) -> list[Group]:
 def _together(
     cells: Iterable[TracedCell], matrices: set[Parameter], kind: Callable[[Parameter], object]
 ) -> list[Order]:
-    """Return classes of matrices of one kind that always multiply the same vectors: the coarsest partition such that
-    every group of products has all of a class or none of it."""
+    """Partition the matrices of each kind into classes that always multiply the same vectors. This is the coarsest
+    partition in which every group of products contains all of a class or none of it."""
     classes: dict[object, Order] = {}
     groups = [group for cell in cells for group in _groups(cell)]
     for group in groups:
@@ -159,7 +159,7 @@ def _together(
 
 
 def horizontal(cell: TracedCell, stacks: Stacks) -> tuple[TracedCell, str]:
-    """Return the cell with products of stacked parameters and fused operations on their parts, and a sentence on them.
+    """Return the cell with products of stacked parameters and fused operations on their parts, and a note about both.
 
     A node that was fused into a larger one becomes a slice of it. New nodes are appended, although earlier nodes read
     them: `execution_order` (compiler/prepare.py) sorts them.
@@ -180,7 +180,7 @@ class _Fusion:
 
     Attributes:
         biases: vectors added to products that are stacked or could be stacked.
-        said: sentences on the fused operations.
+        said: sentences about the fused operations.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class _Fusion:
     # ---- operations on parts
 
     def _stack_alike(self) -> bool:
-        """Fuse equal operations on parts that lie side by side. Return True if there were any."""
+        """Fuse equal operations on adjacent parts. Return True if there were any."""
         found: dict[Any, dict[int, list[int]]] = {}
         for i, node in enumerate(self.nodes):
             key = self._alike(i, node) if self._live[i] else None
@@ -255,7 +255,7 @@ class _Fusion:
         if inputs[0] not in self._part or any(self.nodes[j].shape != node.shape for j in inputs):
             return None
         first = self._part[inputs[0]][1]
-        wholes: list[tuple[int, int]] = []  # per operand: its larger node, and its distance in parts
+        wholes: list[tuple[int, int]] = []  # for each operand: its larger node, and its distance in parts
         for j in inputs:
             if j in self._part:
                 wholes.append((self._part[j][0], self._part[j][1] - first))
@@ -283,7 +283,7 @@ class _Fusion:
         return True
 
     def _range(self, whole: int, first: int, n: int) -> int:
-        """Return a node for `n` of the parts of another node."""
+        """Return a node for `n` of another node's parts."""
         total = self._n_parts[whole]
         if n == total:
             return whole
@@ -322,7 +322,7 @@ class _Fusion:
 def _runs(by_part: Mapping[int, list[int]]) -> list[list[int]]:
     """Return runs of nodes on neighbouring parts, in order.
 
-    If two nodes do the same to one part, their neighbours are ambiguous, so neither is in a run.
+    If two nodes apply the same operation to a part, their neighbours are ambiguous, so neither is in a run.
     """
     runs: list[list[int]] = []
     for k in sorted(by_part):

@@ -4,14 +4,14 @@
     level   operators that depend on a gathered value, and that a scattered value depends on: level by level
     lazy    operators that no scattered value depends on (outputs, losses): all vertices at once, after the last level
 
-Backward runs in the opposite order. Each part is a cell of its own, with a vertex for each vertex of the whole cell. A
-value that crosses from one part to another is an argument there. Weight gradients are lazy anyway: they run once, over
-all rows, after backward.
+Backward runs in the opposite order. Each part is a separate cell, with a vertex for each vertex of the whole cell. A
+value that crosses from one part to another is an argument of the second. Weight gradients are lazy anyway: they run
+once, over all rows, after backward.
 
-The eager part could run completely before the first level, but the recurrence would wait, and the first levels need
-only their share of it. The rest streams: it runs in chunks, long enough for long instructions, while virtual processors
-wait for each other (section 4.3). A chunk for levels from l on is executed between the signal and the wait of the
-barrier that ends level l - 2, so it is complete for everyone after the barrier that ends level l - 1.
+The eager part could run completely before the first level, but the recurrence would have to wait, and the first levels
+need only some of its rows. The other rows are streamed: they run in chunks, long enough for long instructions, while
+virtual processors wait for each other (section 4.3). A chunk for levels from l on is executed between the signal and
+the wait of the barrier that ends level l - 2, so it is complete for everyone after the barrier that ends level l - 1.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Batching(IntEnum):
     LAZY = 2
 
 
-STAGES = len(Batching)  # stages of a split cell for each stage of the whole
+STAGES = len(Batching)  # stages of a split cell for each stage of the whole cell
 
-CHUNK_ROWS = 128  # least rows of a streamed chunk; enough for products at full speed on every target
+CHUNK_ROWS = 128  # fewest rows of a streamed chunk; enough for products to run at full speed on every target
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class CellPart:
 
     Attributes:
         cell: program of the part; nodes have the same numbers as in the whole cell.
-        vectors, ints, lists: numbers of the whole cell's arguments of each kind that it takes, in order.
-        crossings: values of other parts that it takes, as vectors after the others.
-        outputs: for each of its outputs, the number of the whole cell's output, or -1 if it only crosses.
+        vectors, ints, lists: for each kind, the numbers of the whole cell's arguments that the part takes, in order.
+        crossings: values of other parts; they are vector arguments that follow `vectors`.
+        outputs: for each of the part's outputs, the number of the whole cell's output, or -1 if it only crosses.
     """
 
     batching: Batching
@@ -81,7 +81,7 @@ class CellPart:
 
 
 def split(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[CellPart, ...]:
-    """Return the parts of a cell, in order; an empty tuple if it would have one part only.
+    """Return the parts of a cell, in order; an empty tuple if there would be only one part.
 
     Args:
         gathered: positions of the arguments that are values of the recurrence.
@@ -140,7 +140,7 @@ def _phases(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int
         if used[i] and n.op.form not in (*OUTSIDE, *TRANSPARENT)  # others belong to no part
     }
     edges = [(j, i) for i in phases for j in _computed(nodes, phases, nodes[i].inputs)]
-    # Both nodes move to the level part if one would read a value of a later part, or a row per list element.
+    # Both nodes are moved to the level part if one would read a value of a later part, or a row per list element.
     moved = True
     while moved:
         moved = False

@@ -38,8 +38,8 @@ def compiled(cell: TracedCell, stacks: Stacks) -> tuple[TracedCell, list[Note]]:
 
 
 def _without_needless_transposes(cell: TracedCell) -> TracedCell:
-    """Let products read transposed matrices in place, and make double transposes, and those of a row or column, views.
-    This runs before a cell is split: a value that crosses parts must be computed, and a view is not."""
+    """Let products read transposed matrices in place; turn double transposes, and transposes of a row or column, into
+    views. This runs before a cell is split: a value that crosses parts must be computed, and a view is not."""
     nodes = list(cell.nodes)
     for i, n in enumerate(nodes):
         if n.op.form is Form.TRANSPOSE:

@@ -1,11 +1,11 @@
 """Batches the primitives inside a cell: the static subgraph of ED-Batch (section 3), batched like a graph of vertices.
 
-Primitives of one type - operation, attributes, shapes, list elements or not - may run as one operation. A batching
+Primitives of one type (operation, attributes, shapes, per list element or not) may run as one operation. A batching
 policy decides which of them do, as for the vertices of a graph. A cell is small and traced once, so two policies are
 tried, and the caller takes the one that suits the memory best (passes/cell_layout.py). `depth` goes level by level.
-`search` looks for a sequence of few batches, breadth first over the next types. It replaces ED-Batch's grid search
-(section 5.3), which the paper does not describe further. (Policies `agenda` and `sufficient` find nothing better in
-the cells of ED-Batch and of the zoo.)
+`search` looks for a short sequence of batches, breadth first over the next types. It replaces ED-Batch's grid search
+(section 5.3), which the paper does not describe further. (Policies `agenda` and `sufficient` find nothing better for
+the cells of ED-Batch and the zoo.)
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Batch = tuple[int, ...]
 
 
 class Primitives:
-    """The live operations of a cell as a graph with types. Products have one type only if they multiply the same
-    vector, as a product with stacked matrices does; in ED-Batch, products of equal shapes have one type.
+    """The live operations of a cell as a graph with types. Products have the same type only if they multiply the same
+    vector, as a product with stacked matrices does; in ED-Batch, products with equal shapes have the same type.
 
     Attributes:
         nodes: nodes of the primitives in the cell.
@@ -51,12 +51,12 @@ class Primitives:
         self._n_types = len(numbers)
 
     def operands(self, i: int) -> list[int]:
-        """Return the operands of a primitive that other primitives compute, views of their results included."""
+        """Return the operands of a primitive that other primitives compute, including views of their results."""
         nodes = self.cell.nodes
         return [j for j in nodes[i].inputs if nodes[root(nodes, j)].op.form not in OUTSIDE]
 
     def batchings(self) -> list[tuple[Batch, ...]]:
-        """Return the different batchings of both policies; the batches of each are in a valid order of execution."""
+        """Return the different batchings by both policies, each with its batches in a valid order of execution."""
         if not self.nodes:
             return []
         by_depth, searched = self._batches(self._levels), self._searched()

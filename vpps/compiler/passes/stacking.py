@@ -1,4 +1,4 @@
-"""Decides which parameters of a model are stacked, again whenever cells, frozen layers or optimizer groups change."""
+"""Decides which of a model's parameters are stacked, anew whenever cells, frozen layers or optimizer groups change."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from vpps.record.trace import TracedCell
 
 
 class Stacking:
-    """The stacks that suit all cells of a model's training. If the cells of another call, such as inference, cannot run
-    with them, the call gets stacks that suit its cells as well. So calls between training steps do not change the
-    stacks, or the bits, of the steps.
+    """The stacks that suit all cells with which a model is trained. If another call, such as inference, has cells that
+    cannot use them, it gets stacks that suit its cells as well. So calls between training steps change neither the
+    stacks nor the bits of the steps.
 
     Args:
         panel: rows of a packed panel of the target.
         apart: names of matrices, or of their transposes (`U^T`), that the user wants unstacked.
         history: earlier training history of the model, which is extended. Default: empty.
-        taken: function of a parameter, such as its number of steps; its result must be equal for all of a stack.
+        taken: function of a parameter, such as its number of steps; its result must be equal for a whole stack.
 
     Attributes:
         stacks: the stacks for the latest `see`; a new object only if they change.
@@ -54,7 +54,7 @@ class Stacking:
         self.adopt(CellHistory() if history is None else history)
 
     def adopt(self, history: CellHistory) -> None:
-        """Continue with another history; the stacks stay until the next `see`."""
+        """Continue with another history; the stacks do not change until the next `see`."""
         self.history = history
         self.let_go()
         self._for_all: tuple[Stacks, tuple[TracedCell, ...]] | None = None
@@ -63,7 +63,7 @@ class Stacking:
     def let_go(self) -> None:
         """Clear the caches of cells; the next `see` fills them again."""
         self._seen_for: tuple[int, tuple[str, ...]] | None = None
-        # First cell of each program: a user who defines a cell anew for every batch makes many equal cells.
+        # The first cell with each program: a user who defines a cell anew for every batch makes many equal cells.
         self._first_of: dict[Any, TracedCell] = {}
         self._first: dict[TracedCell, TracedCell | None] = {}
         self._seen: set[TracedCell] = set()  # cells that do not influence stacking, or equal a trained one
@@ -76,7 +76,7 @@ class Stacking:
             trains: True for a training step, which influences the stacks of all later calls.
         """
         seen_for = self._model.layout_version, tuple(optimizer.groups)
-        if self._seen_for != seen_for:  # frozen parameters have no gradients, so folding does more
+        if self._seen_for != seen_for:  # frozen parameters have no gradients, so more nodes are folded
             self.let_go()
             self._trained = dict.fromkeys(first for cell in self.history.cells if (first := self._first_like(cell)))
             self._beside: dict[TracedCell, bool] = {}  # cells of other calls -> True if the stacks suit them
@@ -108,8 +108,8 @@ class Stacking:
         self._wanted = wanted
 
     def part(self, moved: Container[Parameter]) -> bool:
-        """Undo stacks of which a step moves some members and not others; called after `see`. Returns True if there were
-        any; the next `see` then finds other stacks."""
+        """Undo each stack of which a step updates only some members; called after `see`. Returns True if there were
+        such stacks; the next `see` then finds other ones."""
         stacks = [stack for stack in self._decided[0].all if stack.trainable]
         apart = {p.name for stack in stacks for p in _differing(stack, [p in moved for p in stack.members])}
         if apart:
@@ -118,24 +118,24 @@ class Stacking:
         return bool(apart)
 
     def has_seen(self, cells: Collection[TracedCell]) -> bool:
-        """Return True if training steps have had all of these cells, so that another step changes nothing."""
+        """Return True if training steps have used all of these cells, so that another step changes nothing."""
         return self._seen.issuperset(cells)
 
     def _new(self, cells: Collection[TracedCell]) -> list[TracedCell]:
-        """Return the first cell of each program that no training step has had; mark all other cells as seen."""
+        """Return the first cell of each program that no training step has used; mark all other cells as seen."""
         firsts = {cell: self._first_like(cell) for cell in cells}
         self._seen.update(cell for cell, first in firsts.items() if first is None or first in self._trained)
         return [first for first in dict.fromkeys(firsts.values()) if first is not None and first not in self._trained]
 
     def _decide(self, optimizer: Optimizer) -> None:
-        """Decide the stacks of training steps."""
+        """Decide the stacks for training steps."""
         self._decided = self._agreed(list(self._trained), optimizer)
         self.history.orders = self._decided[0].orders
         self._beside = {first: self._can_do(first) for first in self._beside}
         self._for_all = None
 
     def _agreed(self, cells: Sequence[TracedCell], optimizer: Optimizer) -> tuple[Stacks, tuple[TracedCell, ...]]:
-        """Return the stacks that suit cells, and the cells."""
+        """Return the stacks that suit the given cells, and these cells."""
         if not self._passes.horizontal:
             return NO_STACKS, tuple(cells)
 
@@ -169,18 +169,18 @@ class Stacking:
 
 
 def _differing(stack: Stack, taken: list[Any]) -> list[Parameter]:
-    """Return the members of a stack whose value in `taken` differs from the most common one."""
+    """Return the stack members whose value in `taken` differs from the most common value."""
     most = max(taken, key=taken.count)
     return [p for p, one in zip(stack.members, taken, strict=True) if one != most]
 
 
 def _structure(cell: TracedCell) -> Any:
-    """Return a key of all that stacking depends on. Of a node's attributes only a slice's start and equality count."""
+    """Return a key of all that stacking depends on: of attributes, only a slice's start and the equality of others."""
     live = live_nodes(cell.nodes, cell.outputs)
     of = [(n.op.name, n.parameter) for n, used in zip(cell.nodes, live, strict=True) if used]
     of = [(op, p) for op, p in of if p is not None and not isinstance(p, Lookup)]
     if len({(op, p.shape) for op, p in of if p is not None}) == len(of):
-        return tuple(of)  # no two parameters can be stacked, so nothing else of the cell counts
+        return tuple(of)  # no two parameters can be stacked, so nothing else in the cell matters
     alike: dict[Any, int] = {}
     return cell.outputs, tuple(
         (
@@ -202,7 +202,7 @@ def _structure(cell: TracedCell) -> Any:
 def read_history(
     raw: Mapping[str, Any], named: Mapping[str, Parameter | None], parameters: Collection[Parameter]
 ) -> CellHistory:
-    """Read an untrusted history, and run on it everything that `see` would run, so that errors come up here."""
+    """Read an untrusted history, and run on it everything that `see` would run, so that errors are raised here."""
     history = CellHistory.from_json(raw, named)
     programs = [simplified(cell)[0] for cell in history.cells]
     find_stacks(programs, parameters, 1, before=history.orders)

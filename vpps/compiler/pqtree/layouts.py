@@ -1,7 +1,7 @@
 """Finds an order of variables in memory for which batched operations copy the fewest bytes.
 
-An operand of a batch needs no copy if its variables are contiguous and in the order in which the batch runs. That order
-is free. In an ideal layout (ED-Batch, section 3.2) no operand of any batch needs a copy. `layout` finds an ideal layout
+An operand of a batch needs no copy if its variables are contiguous and in the order in which the batch runs (any order
+will do). In an ideal layout (ED-Batch, section 3.2) no operand of any batch needs a copy. `layout` finds such a layout
 if there is one; otherwise it drops the batches, or their operands, that save least.
 """
 
@@ -13,7 +13,7 @@ from vpps.compiler.pqtree.operands import Correspondences, Shape, correspondence
 from vpps.compiler.pqtree.tree import any_order, reduced, set_of
 
 Operand = Sequence[int]
-Unit = Sequence[tuple[int, Operand]]  # operands to keep all or none, each with the number of its batch
+Unit = Sequence[tuple[int, Operand]]  # operands to keep all together or not at all, each with its batch number
 
 
 def layout(n: int, batches: Sequence[Sequence[Operand]], weights: Sequence[Sequence[float]]) -> list[int]:
@@ -22,13 +22,13 @@ def layout(n: int, batches: Sequence[Sequence[Operand]], weights: Sequence[Seque
     Args:
         n: number of variables.
         batches: for each batch its operands (sources and results alike); for each operand its variables, one for each
-            operation of the batch. The variables of an operand are different, and all operands of a batch have as many.
+            operation of the batch. The variables of an operand are distinct.
         weights: for each batch and operand, the bytes that are not copied if the operand is aligned.
 
     Returns:
         The variables in memory order: an ideal layout if there is one. Otherwise the better of two greedy layouts: one
-        keeps the heaviest whole batches and then operands of the other batches, one keeps the heaviest operands. The
-        best layout may save more. The order of declaration is returned if no layout found saves more.
+        keeps the heaviest whole batches and then operands of the other batches; the other keeps the heaviest operands.
+        Neither need be optimal. If neither saves more than the order of declaration, that order is returned.
     """
     declared = list(range(n))
     if saved(declared, batches, weights) == sum(map(sum, weights)):
@@ -67,7 +67,7 @@ def saved(found: Sequence[int], batches: Sequence[Sequence[Operand]], weights: S
 
 
 class KeptOrders:
-    """The orders that satisfy the operands kept so far: each is contiguous, and those of a batch share an order."""
+    """The orders that satisfy the kept operands: each operand is contiguous, and those of a batch share an order."""
 
     def __init__(self, n: int) -> None:
         self._tree = any_order(n)
@@ -80,10 +80,10 @@ class KeptOrders:
         return order(self._tree, self._directions)
 
     def add(self, unit: Unit) -> bool:
-        """Keep more operands, by both passes of ED-Batch: all of them, or none without a trace.
+        """Keep more operands by ED-Batch's two passes: either all of them, or none, which changes nothing.
 
         Returns:
-            True if there is an order for these operands and for all kept ones. The answer is exact, although the paper
+            True if some order satisfies these operands and all kept ones. The answer is exact, although the paper
             does not say so. Every such order satisfies all constraints that the passes add to the tree. At the end, the
             subtrees of a batch's operands are isomorphic, so any order of the deciding nodes is valid for all.
         """
@@ -115,7 +115,7 @@ class KeptOrders:
         return True
 
     def add_most(self, units: Sequence[Unit]) -> list[Unit]:
-        """Keep all units at once if possible; otherwise one by one, each if it fits those kept before it.
+        """Keep all units at once if possible; otherwise one by one, each if it is compatible with those kept before it.
 
         Returns:
             The units that are not kept.

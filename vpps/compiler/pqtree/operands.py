@@ -5,8 +5,8 @@ be contiguous in the other operands of the batch too. At the end the operands' s
 
 Second pass (DecideNodesOrder, algorithms 4 and 5): if two operands share an order, the children of corresponding nodes
 correspond, and the order of one node decides the order of the other. A union-find structure stores these
-correspondences: permutations of the children of P nodes, and permutations of two for the directions of Q nodes. If a
-set of nodes is free, children are sorted by their smallest variables.
+correspondences: permutations of the children of P nodes, and permutations of two for the directions of Q nodes. If the
+order of a set of nodes is free, children are sorted by their smallest variables.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ OPPOSITE: Permutation = (1, 0)
 
 class ShapePart(NamedTuple):
     """A node of an operand's subtree, and the places of the operand in each child. The topmost node may not be in the
-    tree, see `spanning`."""
+    tree; see `spanning`."""
 
     node: TreeNode
     places: list[int]
 
     @property
     def together(self) -> list[int]:
-        """Sets of places that this node makes contiguous: all of a P node, each two neighbours of a Q node."""
+        """Sets of places that this node makes contiguous: all of a P node, or each two neighbours in a Q node."""
         return [sum(self.places)] if self.node.kind == "P" else [a | b for a, b in pairwise(self.places)]
 
 
-Shape = dict[int, ShapePart]  # the inner nodes by their places; a node after those below it
+Shape = dict[int, ShapePart]  # the inner nodes by their places; each node after those below it
 
 
 def shape(root: TreeNode, operand: Sequence[int]) -> Shape:
     """Return the subtree of an operand whose variables are contiguous in every order.
 
-    It stays valid until a reduction by a set that shares elements with the operand changes the tree.
+    The subtree is valid until the tree is reduced by a set that shares elements with the operand.
     """
     places = {1 << variable: 1 << k for k, variable in enumerate(operand)}  # by leaves
     parts: Shape = {}
@@ -54,7 +54,7 @@ def shape(root: TreeNode, operand: Sequence[int]) -> Shape:
 
 
 def missing(operands: Sequence[Sequence[int]], shapes: Sequence[Shape]) -> list[int]:
-    """Return sets of variables that must become contiguous, so that constraints on one operand hold for all."""
+    """Return the sets of variables that must become contiguous, so that constraints on one operand hold for all."""
     found = [{s for part in parts.values() for s in part.together} for parts in shapes]
     every = set().union(*found)
     return [
@@ -71,7 +71,7 @@ class Correspondences:
         self._of: dict[TreeNode, tuple[TreeNode, Permutation]] = {}
 
     def find(self, x: TreeNode) -> tuple[TreeNode, Permutation]:
-        """Return the node that decides the order of this one, perhaps itself, and the map from children to its own."""
+        """Return the node that decides the order of x (perhaps x itself), and the map from x's children to its own."""
         path = []
         while x in self._of:
             path.append(x)
@@ -131,7 +131,7 @@ def correspondences(root: TreeNode, batches: Iterable[Sequence[Shape]]) -> Corre
 def _corresponding(
     a: ShapePart, b: ShapePart, index: dict[TreeNode, tuple[TreeNode, int]]
 ) -> tuple[TreeNode, TreeNode, Permutation]:
-    """Return the nodes with the same places of two operands, and the permutation of their children or directions."""
+    """Return the nodes at the same places in two operands, and the permutation of their children or directions."""
     node_a, first_a = index[a.node.children[0]]
     node_b, first_b = index[b.node.children[0]]
     if a.node.kind == "P":

@@ -1,9 +1,9 @@
 """PQ trees: all orders of n elements in which each of some sets is contiguous (Booth and Lueker 1976).
 
-A tree is immutable: `reduced` returns a tree for one set more, which shares all nodes that the set does not touch. So a
-caller can return to the tree before. A set is an int with a bit for each element. A reduction looks at all children of
-the nodes between the root and the changed nodes; Booth and Lueker's reduction takes time linear in the set, and several
-times the code.
+A tree is immutable: `reduced` returns a tree for one more set, which shares all nodes that the set does not touch. So a
+caller can go back to an earlier tree. A set is an int with a bit for each element. A reduction looks at all children of
+the nodes between the root and the changed nodes; Booth and Lueker's reduction takes time linear in the set, but several
+times as much code.
 
 Nodes with two children are Q nodes, which saves special cases: two children have one order and its reverse.
 """
@@ -34,7 +34,7 @@ class TreeNode:
         return (self.leaves & -self.leaves).bit_length() - 1
 
     def inner_nodes(self) -> Iterator[TreeNode]:
-        """Yield all nodes with children from this one on, a node before those below it."""
+        """Yield the nodes with children, starting with this one; each node comes before those below it."""
         todo = [self]
         while todo:
             x = todo.pop()
@@ -58,10 +58,10 @@ def any_order(n: int) -> TreeNode:
 
 
 def reduced(root: TreeNode, wanted: int) -> TreeNode | None:
-    """Return the tree of those orders of a tree in which a set is contiguous.
+    """Return the tree for those of `root`'s orders in which a set is contiguous.
 
     Returns:
-        `root` itself if the set is contiguous in all of its orders; None if in none.
+        `root` itself if the set is contiguous in all of the tree's orders; None if it is contiguous in none.
     """
     x, above = _lowest(root, wanted)
     if x.leaves == wanted or not wanted:
