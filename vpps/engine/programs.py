@@ -1,5 +1,5 @@
 """Tracks the programs that a handle knows. Tables of programs only grow, so the handle sometimes starts new tables;
-otherwise short-lived programs (a shape, a static keyword, a cell per batch) would fill memory. Results do not change.
+otherwise short-lived programs (for one shape, static keyword or batch) would fill memory. Results do not change.
 """
 
 from __future__ import annotations
