@@ -134,7 +134,7 @@ class Properties(NamedTuple):
     """Properties of a GPU.
 
     Attributes:
-        name: the vendor's name of it.
+        name: the vendor's name for the GPU.
         arch: architecture for the compiler, such as "sm_90".
         sms: number of multiprocessors that this process may use: those of its slice if the GPU is partitioned (MIG).
         shared_bytes: largest shared memory of a block.
@@ -232,7 +232,7 @@ def why_cuda_is_unusable() -> str | None:
 
 
 def present_gpu() -> Device | None:
-    """Return the GPU of this machine that handles use by default; None if there is no usable one."""
+    """Return the GPU of this machine that handles use by default; None if there is no usable GPU."""
     return None if why_cuda_is_unusable() else usable_gpu().device
 
 
@@ -240,7 +240,7 @@ _CONTEXTS: dict[int, Any] = {}  # contexts of this process, by the number of the
 
 
 class DeviceMemory(NamedTuple):
-    """Memory of the GPU; returns to CuPy's allocator with the last reference to it."""
+    """Memory of the GPU; returned to CuPy's allocator when the last reference is dropped."""
 
     address: int
     nbytes: int
@@ -251,8 +251,8 @@ NO_MEMORY = DeviceMemory(0, 0, None)
 
 
 class PinnedMemory(NamedTuple):
-    """Page-locked memory of the host, which the GPU copies without help of the processor; returns to CuPy's allocator
-    with the last reference to it."""
+    """Page-locked memory of the host, which the GPU copies without help from the processor; returned to CuPy's
+    allocator when the last reference is dropped."""
 
     address: int
     words: NDArray[np.uint32]
@@ -260,7 +260,7 @@ class PinnedMemory(NamedTuple):
 
 
 class LoadedKernel(NamedTuple):
-    """A kernel on the GPU, with the dynamic shared memory of a block in bytes."""
+    """A kernel on the GPU, and the dynamic shared memory of each of its blocks, in bytes."""
 
     module: Any
     function: Any
@@ -271,7 +271,7 @@ class Driver:
     """One GPU: its memory, streams and events. Calls must be made inside `with driver:`, which makes its context
     current.
 
-    Methods with names in -ing (`copying_in`, `launching`) return calls for `run`.
+    Methods whose names contain a verb in -ing (`copying_in`, `launching`) return calls for `run`.
 
     Attributes:
         gpu: properties of the GPU.
@@ -316,8 +316,8 @@ class Driver:
     def run(self, *calls: Call) -> None:
         """Make calls one after the other.
 
-        Python executes no instruction in between, so a signal handler (Ctrl-C) runs before all of them or after all of
-        them. Calls that are not driver calls return None. Raises DriverError for the first call that fails.
+        Python executes no instruction in between, so a signal handler (Ctrl-C) runs either before or after all of them.
+        Calls that are not driver calls return None. Raises DriverError for the first call that fails.
         """
         results = list(map(operator.call, calls))
         for index, result in enumerate(results):
@@ -331,7 +331,7 @@ class Driver:
     # ---- memory
 
     def memory(self) -> tuple[int, int]:
-        """Return the free bytes of the GPU's memory (without CuPy's reserve), and all its bytes."""
+        """Return the free memory of the GPU (without CuPy's reserve) and its total memory, in bytes."""
         result = self._api.cuMemGetInfo()
         self._value(result)
         return int(result[1]), int(result[2])
@@ -352,7 +352,7 @@ class Driver:
             ) from error
 
     def allocate(self, nbytes: int, purpose: str) -> DeviceMemory:
-        """Allocate memory of the GPU, not cleared. Raises CapacityError."""
+        """Allocate GPU memory without clearing it. Raises CapacityError."""
         allocate = self._plain if PLAIN_ALLOCATIONS.get() == "1" else self._cupy.cuda.alloc
         owner = self._allocated(allocate, nbytes, "the GPU", purpose)
         # CuPy's pool is ordered by its stream: memory that it hands out may still be in use by work on that stream.
@@ -365,7 +365,7 @@ class Driver:
         return cuda.MemoryPointer(cuda.Memory(nbytes), 0)
 
     def pinned(self, nbytes: int, purpose: str) -> PinnedMemory:
-        """Allocate page-locked memory of the host. Raises CapacityError."""
+        """Allocate page-locked host memory. Raises CapacityError."""
         owner = self._allocated(self._cupy.cuda.alloc_pinned_memory, nbytes, "the system", purpose)
         return PinnedMemory(int(owner.ptr), np.frombuffer(owner, np.uint32, nbytes // WORD_BYTES), owner)
 
@@ -374,7 +374,7 @@ class Driver:
         return int(self._value(self._api.cuMemHostGetDevicePointer(memory.address, 0)))
 
     def array(self, memory: DeviceMemory, offset: int, shape: tuple[int, ...]) -> Any:
-        """Return a CuPy array of float32 over memory, from byte `offset` on, without a copy."""
+        """Return a float32 CuPy array over `memory`, from byte `offset` on, without a copy."""
         pointer = self._cupy.cuda.MemoryPointer(memory.owner.mem, memory.owner.ptr - memory.owner.mem.ptr + offset)
         return self._cupy.ndarray(shape, FLOAT32.dtype, pointer)
 
@@ -410,7 +410,7 @@ class Driver:
         return self._value(self._api.cuEventCreate(_EVENT_DISABLE_TIMING))
 
     def recording(self, event: Any, stream: Any) -> Call:
-        """Let the event pass when the stream reaches this point."""
+        """Record the event: it passes when the stream reaches this point."""
         return partial(self._api.cuEventRecord, event, stream)
 
     def awaiting(self, event: Any, stream: Any) -> Call:

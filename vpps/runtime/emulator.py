@@ -24,7 +24,7 @@ from vpps.runtime.results import LaunchParameters
 MAX_BLOCKS = 256
 MAX_THREADS = 1024
 MAX_SHARED_BYTES = 256 << 10
-MAX_WORDS = 1 << 26  # words of one array; the index of its shadow holds no more
+MAX_WORDS = 1 << 26  # words in one array, limited by the index of the array's shadow
 MAX_SEED = 2**64 - 1
 WARP = 32
 _POSITIONS = 32
@@ -64,7 +64,7 @@ class _Request(ctypes.Structure):
 
 
 class _Library:
-    """A loaded library. Emulators with the same path share it; its memory is freed with the last of them."""
+    """A loaded library. Emulators with the same path share it; its memory is freed when the last of them is gone."""
 
     def __init__(self, lib: ctypes.CDLL) -> None:
         self.lib = lib
@@ -148,7 +148,7 @@ class Emulator:
             then: called after the launch; no signal handler can run in between.
 
         Returns:
-            At most 20 findings of different kind or place; the last one may have ended the launch.
+            At most 20 findings, which differ in kind or place; the last one may have ended the launch.
 
         Raises:
             HandleError: an argument is not as described.

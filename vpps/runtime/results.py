@@ -41,10 +41,10 @@ class Results:
 
     Args:
         vps: number of virtual processors.
-        patience: nanoseconds that virtual processors wait, for messages.
+        patience: nanoseconds that virtual processors wait; used in messages.
 
     Attributes:
-        losses: the slots of the first floats of the pool, each with the value from the latest launch that wrote it.
+        losses: the slots among the pool's first floats, each with the value that the latest launch wrote there.
         losses_address: address of `losses` for kernels.
     """
 
