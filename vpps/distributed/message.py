@@ -22,7 +22,7 @@ def packed(value: Any) -> bytes:
     """Serialize a value: a JSON text that describes it, then the bytes of its arrays.
 
     Args:
-        value: None, bool, int, float, str, bytes, arrays and numbers of NumPy, and lists, tuples and dicts of these.
+        value: None, bool, int, float, str, bytes, NumPy arrays and numbers, and lists, tuples and dicts of these.
 
     Raises:
         DistributedError: the value is, or contains, something else.

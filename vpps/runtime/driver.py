@@ -271,7 +271,7 @@ class Driver:
     """One GPU: its memory, streams and events. Calls must be made inside `with driver:`, which makes its context
     current.
 
-    Methods whose names contain a verb in -ing (`copying_in`, `launching`) return calls for `run`.
+    Methods whose names contain an -ing form (`copying_in`, `launching`) return calls for `run`.
 
     Attributes:
         gpu: properties of the GPU.
