@@ -30,7 +30,7 @@ def packed(value: Any) -> bytes:
     raw: list[bytes] = []
     try:
         text = json.dumps(_described(value, raw)).encode()
-    except (RecursionError, ValueError) as error:  # it contains itself; an int of thousands of digits
+    except (RecursionError, ValueError) as error:  # the value contains itself, or an int has thousands of digits
         raise DistributedError(f"gather: the value cannot be sent to the other ranks ({error})") from error
     return _SIZE.pack(len(text)) + text + b"".join(raw)
 

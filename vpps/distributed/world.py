@@ -57,7 +57,7 @@ class Peer(NamedTuple):
 
 
 class World:
-    """The processes that train one model together; `vpps.distributed.init` makes it.
+    """The processes that train one model together; `vpps.distributed.init` returns it.
 
         with vpps.distributed.init() as world:
             handle = vpps.Handle(model, optimizer, world=world)
@@ -157,7 +157,7 @@ class World:
                 No data from another rank is executed.
 
         Raises:
-            DistributedError: `given` has another type; another rank makes another call, has failed, or does not answer.
+            DistributedError: `given` has a wrong type; a rank makes a different call, has failed, or does not answer.
         """
         data = np.frombuffer(bytearray(packed(given)), np.uint8)  # PyTorch requires writable arrays
         lengths = self.meet("gather", [len(data)])[:, 0]
@@ -176,7 +176,7 @@ class World:
             (size, DETAILS), the details of every rank, padded with zeros.
 
         Raises:
-            DistributedError: another rank makes another call, has failed, or does not answer.
+            DistributedError: another rank makes a different call, has failed, or does not answer.
         """
         if self._aside is None or threading.get_ident() != self._aside.ident:
             self._check_caller(call)
@@ -285,7 +285,7 @@ class World:
         return int.from_bytes(hashlib.blake2b(gpu, digest_size=7).digest(), "little") | 1
 
     def _disagree(self, headers: NDArray[np.void]) -> NoReturn:
-        """Raise DistributedError: other ranks make another call, or have failed."""
+        """Raise DistributedError: other ranks make a different call, or have failed."""
         if not all(0 <= call < len(CALLS) for call in headers["call"].tolist()):
             self.give_up("another rank sent what vpps did not write; do all ranks have the same version of vpps?")
         kinds = [CALLS[call] for call in headers["call"]]
@@ -327,7 +327,7 @@ class World:
     # ---- the end
 
     def fail(self, error: BaseException) -> None:
-        """Tell the other ranks, at their next call, that this one cannot continue."""
+        """Tell the other ranks, at their next call, that this rank cannot continue."""
         if self._transport is None or self._broken or self._pid != os.getpid():
             return
         why = f"{type(error).__name__}: {error}"

@@ -54,7 +54,7 @@ class Activity:
 
 
 def activities(plan: Plan, placed: Sequence[Placed]) -> list[Activity]:
-    """Return the activities of some instructions of a plan."""
+    """Return the activities for some of a plan's instructions."""
     cells = {block.arrays.cell for block in plan.blocks}
     parameters = {p.name for cell in cells for p in cell.parameters}
     names = _Names(_shortened({cell.name for cell in cells}, "."), _shortened(parameters, "/"))

@@ -51,7 +51,7 @@ class Specialized:
     Attributes:
         target: name of the target.
         arch: architecture, such as "sm_90"; the instruction set ("avx512") on cpu, "" on simt.
-        vps: number of virtual processors of a group.
+        vps: number of virtual processors in a group.
         source: source code of the kernel.
         binary: path of the compiled kernel in the cache: a cubin, or a library for this machine.
         resources: registers, spills, code size; None unless target is "cuda".
@@ -108,10 +108,10 @@ def specialize(
             all models; the arguments that describe a GPU do not matter).
         arch: architecture to compile for; default "sm_90", or the architecture of `device`.
         sms: number of multiprocessors; default: the device's number; 132 (H200) for "sm_90".
-        groups: number of groups of virtual processors, each with a copy of the weights and a part of the batch;
+        groups: number of groups of virtual processors, each with a copy of the weights and its part of the batch;
             default: see `vpps.ChipOptions`, or one if `vps` is given.
         device: name of a GPU ("T4", "A100", "H100", ...) or its description; default: a GPU of the architecture.
-        vps: number of virtual processors of a group; default: as many as can run at the same time.
+        vps: number of virtual processors in a group; default: as many as can run at the same time.
         optimizer: default `SGD`; only its kind matters.
         clip_norm: None for no clipping; the value of a bound does not matter.
         train: False for a kernel that evaluates only.
@@ -190,7 +190,7 @@ def specs(
     panel: int = 1,
     precisions: Precisions = ALL_EXACT,
 ) -> Iterator[tuple[KernelSpec, Arrangement, Distribution]]:
-    """Yield kernel specs for a graph, best first; later ones hold less on the chip, in case a kernel spills.
+    """Yield kernel specs for a graph, best first; later specs hold less on the chip, in case a kernel spills.
 
     Without a GPU there is one spec, which holds nothing on the chip. Raises the errors of
     `vpps.compiler.arrangement.arrangements`.
@@ -317,7 +317,7 @@ def compile_planned(
 def stacks_of(
     model: Model, graph: Graph, update: Update | None, passes: Passes, panel: int, apart: Collection[str] = ()
 ) -> Stacks:
-    """Return the stacks of parameters that the cells of a graph allow."""
+    """Return the parameter stacks that a graph's cells allow."""
     stacking = Stacking(model, passes, panel, apart)
     stacking.see(graph.blocks, SGD(lr=0.1) if update is None else update.optimizer)
     return stacking.stacks

@@ -26,7 +26,7 @@ class Configuration:
         policy: batching policy, by name or as a learned policy.
         schedule: name of the scheme that turns steps into instructions.
         onchip: on-chip weight distribution (cuda, simt).
-        passes: passes of the cell compiler.
+        passes: the cell compiler's passes.
         precision: precision of products with parameters. Only the user chooses it.
     """
 

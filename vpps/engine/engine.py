@@ -52,7 +52,7 @@ class _Flight(NamedTuple):
     Attributes:
         plan: the plan that the launch executes.
         number: number of the launch, counted by the machine.
-        step: number of the update that the launch makes or contributes to; 0 if it is not a training step.
+        step: number of the update that the launch applies or contributes to; 0 if it is not a training step.
         loss: loss of that step.
         simple: True if the launch changes only weights and moments. The step number is then its only bookkeeping.
         undo: callback that reverts the launch's bookkeeping if it did not run or its step was skipped.
@@ -350,8 +350,8 @@ class Engine:
         """Begin to execute a plan.
 
         Args:
-            step: number of the update that the launch makes or contributes to; 0 if it is not a training step.
-            updates: True if the launch makes the update.
+            step: number of the update that the launch applies or contributes to; 0 if it is not a training step.
+            updates: True if the launch applies the update.
             loss: loss of that step.
             given: callback that writes gradients into the pool for the launch.
             part: index of the part of the plan to run: `plan.divisions` separate forward, backward and the rest.

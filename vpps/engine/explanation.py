@@ -78,7 +78,7 @@ def explain_kernel(
         parameters: the parameters' places in memory.
         onchip: contents of the chip; None if the target does not place weights on a chip.
         kernel: the machine (it may have no kernel yet, or one for all models on cpu), or the kernel compiled ahead.
-        stepped_down: number of larger arrangements of weights that spilled.
+        stepped_down: number of larger weight arrangements that spilled.
         driver: version of the GPU's driver; "" if the kernel does not run on a GPU.
     """
     if onchip is None:

@@ -35,7 +35,7 @@ class RowGradients(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GradientPiece:
-    """Dense gradients of all parameters in the layout of a pool.
+    """Dense gradients of all parameters in a pool's layout.
 
     Attributes:
         floats: the gradients; a CuPy array on a GPU.
@@ -159,7 +159,7 @@ def _array(value: Any, shape: tuple[int, ...], where: str, copy: bool) -> Float3
 def _rows(
     table: Parameter, rows: Any, values: Any, where: str, copy: bool = False
 ) -> tuple[NDArray[np.int64], Float32]:
-    """Return increasing, unique rows: rows with the same number are added up in their order."""
+    """Return rows with unique, increasing numbers: rows with the same number are added up in order."""
     refuse_masked(rows, f"{where}: rows")
     numbers = np.asarray(rows)
     if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and numbers.size):

@@ -1,4 +1,4 @@
-"""Keeps the loss of the latest training step, and reports steps whose loss or gradients are not finite."""
+"""Keeps the latest training step's loss, and reports steps whose loss or gradients are not finite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ON_NONFINITE: tuple[OnNonfinite, ...] = ("warn", "raise", "skip")
 
 
 class Losses:
-    """Losses of one handle.
+    """The losses of one handle.
 
     Args:
         on_nonfinite: reaction to a skipped step: warn once, raise, or only count it.

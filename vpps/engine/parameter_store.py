@@ -64,7 +64,7 @@ class ParameterStore:
         self._held_in_pool = False  # False if only the model has these gradients
         self._held_changed = False  # True if these gradients are newer in the pool
         self._averaged = 0  # number of updates included in the averages
-        self._row_averaged: dict[Parameter, NDArray[np.int64]] = {}  # the same number for each row of a table
+        self._row_averaged: dict[Parameter, NDArray[np.int64]] = {}  # like `_averaged`, for each row of a table
         if ema is not None:
             self._adopt_averages(ema)
 
@@ -72,7 +72,7 @@ class ParameterStore:
 
     @property
     def distribution(self) -> Distribution:
-        """Places of the parameters; available after `bind`."""
+        """The parameters' places; available after `bind`."""
         assert self._distribution is not None
         return self._distribution
 

@@ -40,7 +40,7 @@ from vpps.targets import CUDA
 from vpps.text import counted
 from vpps.values import as_index
 
-THREADS = 256  # threads of a block
+THREADS = 256  # threads per block
 _LINE_BYTES = 128  # size of a counter
 _COUNTER_BYTES = 2 * COUNTERS * _LINE_BYTES
 
@@ -364,7 +364,7 @@ class CudaMachine(Machine):
         self._staged = script
 
     def _running(self, kernel: LoadedKernel, script: int, recording: int, number: int) -> Call:
-        """Return the driver call of a launch, with the counters that the previous launch has cleared.
+        """Return the driver call of a launch, using the counters that the previous launch cleared.
 
         Args:
             script, recording: addresses on the GPU; `recording` is 0 if there is none.

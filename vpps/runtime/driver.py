@@ -60,7 +60,7 @@ class DriverError(KernelError):
     Attributes:
         name: CUDA's name of the error, such as "CUDA_ERROR_ILLEGAL_ADDRESS".
         lost: True if this process can no longer use the GPU.
-        index: index of the failed call among those made together.
+        index: index of the failed call among the calls that were run together.
     """
 
     def __init__(self, name: str, text: str, index: int = 0) -> None:
@@ -137,7 +137,7 @@ class Properties(NamedTuple):
         name: the vendor's name for the GPU.
         arch: architecture for the compiler, such as "sm_90".
         sms: number of multiprocessors that this process may use: those of its slice if the GPU is partitioned (MIG).
-        shared_bytes: largest shared memory of a block.
+        shared_bytes: largest shared memory per block.
         cuda: CUDA version of the driver, 1000 * major + 10 * minor.
         l2_bytes: size of the second-level cache.
     """
@@ -157,7 +157,7 @@ class Properties(NamedTuple):
 
     @property
     def device(self) -> Device:
-        """Description of the GPU for the placement of weights."""
+        """Description of the GPU for weight placement."""
         return Device(self.name, int(self.arch[3:]), self.sms, self.shared_bytes, self.l2_bytes)
 
 
@@ -443,11 +443,11 @@ class Driver:
         """Load a kernel. A binary that does not load is removed from the cache; the next attempt compiles it again.
 
         Args:
-            shared_bytes: dynamic shared memory of a block.
+            shared_bytes: dynamic shared memory per block.
 
         Raises:
             CompileError: the binary is damaged, or not for this GPU.
-            HandleError: a block of this GPU has less shared memory.
+            HandleError: this GPU has less shared memory per block.
         """
         if shared_bytes > self.gpu.shared_bytes:
             raise HandleError(
@@ -475,7 +475,7 @@ class Driver:
         self.run(partial(self._api.cuModuleUnload, kernel.module))
 
     def blocks_per_sm(self, kernel: LoadedKernel, threads: int) -> int:
-        """Return the number of blocks of the kernel that a multiprocessor runs at the same time."""
+        """Return the number of the kernel's blocks that a multiprocessor runs at the same time."""
         occupancy = self._api.cuOccupancyMaxActiveBlocksPerMultiprocessor
         return int(self._value(occupancy(kernel.function, threads, kernel.shared_bytes)))
 

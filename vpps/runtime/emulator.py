@@ -139,8 +139,8 @@ class Emulator:
             pool, script, counters, cleared, report: arrays of `struct Launch`; accesses outside them are reported.
             patience: nanoseconds that a wait may take; 0 for no limit.
             blocks: number of virtual processors.
-            threads: number of threads of a block; a multiple of 32.
-            shared_bytes: shared memory of a block; its words are NaN at first.
+            threads: number of threads per block; a multiple of 32.
+            shared_bytes: shared memory per block; its words are NaN at first.
             seed: 0 runs threads in order; any other number selects a random order, reproducibly.
             races: True to look for races; the library must be compiled for it.
             stopped, losses: further arrays of `struct Launch` in rendered kernels.

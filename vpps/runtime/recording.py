@@ -35,7 +35,7 @@ class Recording(Protocol):
 
 
 class HostRecording(Recording):
-    """The records of one launch of the cpu target."""
+    """The records of one launch on the cpu target."""
 
     def __init__(self, n_vps: int, capacity: int) -> None:
         self.capacity = capacity

@@ -81,9 +81,9 @@ class PendingStep(NamedTuple):
 class DataParallel(Halves):
     """A handle whose gradients are sums over all ranks in a world.
 
-    Every rank gets the sums and makes the same update, so the weights on all ranks are identical, bit by bit. All ranks
-    must know the same cells: cells decide the stacks of parameters, and stacks decide the order of summation. If a rank
-    meets new cells, all ranks add these in shard order and compute the gradients of that step again.
+    Every rank gets the sums and applies the same update, so the weights are bit-identical on all ranks. All ranks must
+    know the same cells: cells decide the parameter stacks, and stacks decide the order of summation. If a rank meets
+    new cells, all ranks add these in shard order and compute the gradients of that step again.
 
     After the launch of a step's last shard, the world's thread adds up the gradients. Meanwhile the program records the
     next graph and `fb` plans it. All other calls to the handle wait for that thread.
@@ -143,7 +143,7 @@ class DataParallel(Halves):
         back = starmap(setattr, [(self, "_step", step), (self.model, "_step", number)])
         try:
             self._step = None
-            if step is not None and not step.accumulate:  # its update has not been made
+            if step is not None and not step.accumulate:  # its update has not been applied
                 self.model._step = step.number - 1
             return super()._as_after_last_step(read)
         finally:
@@ -225,7 +225,7 @@ class DataParallel(Halves):
             self._configurator.prepare(graph, trains=True)  # first: it takes over the state of a restored checkpoint
             shard = Shard(graph, loss, accumulate, self._key(train=True))
             launched = self._launch(shard)
-            self._shards = []  # an error from here on ends the step
+            self._shards = []  # an error from here on aborts the step
             if len(before) + 1 == len(self._mine):
                 kept = [s.sums for s in before if s.sums is not None]
                 self._begin_step([*before, shard], lambda: [*kept, self._sums_of(launched)], accumulate)
@@ -246,8 +246,8 @@ class DataParallel(Halves):
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """End the step if an error leaves the block, and tell the other ranks. They are not told if they raise the same
-        error themselves, or after Ctrl-C, which reaches them, too."""
+        """Abort the step if an error leaves the block, and tell the other ranks. They are not told if they raise the
+        same error themselves, or after Ctrl-C, which reaches them, too."""
         try:
             yield
         except BaseException as error:
@@ -353,7 +353,7 @@ class DataParallel(Halves):
                 return self._sum(sums, pieces)
 
     def _finish(self) -> None:
-        """Make the update of the step in the background, if there is one."""
+        """Apply the update of the step in the background, if there is one."""
         if self._step is not None:  # fast path: every call comes here, usually without a step
             self._make_update()
 
@@ -386,7 +386,7 @@ class DataParallel(Halves):
         self._know_history()
 
     def _end(self, step: PendingStep, total: Sums) -> None:
-        """Make a step's update, or accumulate its gradients."""
+        """Apply a step's update, or accumulate its gradients."""
         given = AccumulatedGradients(1)
         for name, gradient in total.gradients.items():
             if isinstance(gradient, RowGradients):

@@ -37,7 +37,7 @@ class Sums(NamedTuple):
 
     Attributes:
         loss: the sum of losses.
-        is_finite: for sums over all shards: True if a step may be made with loss and gradients.
+        is_finite: for sums over all shards: True if loss and gradients may be used for a step.
         gradients: gradients by name; for tables the rows in use. If there is a `piece`, only tables are listed here.
         piece: dense gradients in the layout of the pool.
         touched: names of the dense parameters that the loss depends on; parameters in `gradients` may be missing here.
@@ -60,13 +60,13 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BufferLayout:
-    """Layout of parameters in a buffer of the users' arrays.
+    """Layout of the parameters in a buffer that holds the users' arrays.
 
     Attributes:
         dense: trainable parameters except tables, each with the offset of its first float.
         floats: size of the buffer.
         tables: trainable tables.
-        digest: digest of names, shapes, trainability and precisions; all ranks must have the same.
+        digest: digest of names, shapes, trainability and precisions; must be the same on all ranks.
     """
 
     dense: list[tuple[Parameter, int]] = field(default_factory=list)
@@ -176,7 +176,7 @@ class GradientSum:
 
     @property
     def _mask_words(self) -> int:
-        """Number of words of the bit mask of touched dense parameters."""
+        """Number of words in the bit mask of touched dense parameters."""
         return -(-len(self._buffer.dense) // 64)
 
     def _mask(self, shards: Sequence[Sums]) -> NDArray[np.int64]:
@@ -187,7 +187,7 @@ class GradientSum:
         return np.packbits(bits).view(np.int64)
 
     def _places_digest(self, piece: GradientPiece | None) -> int:
-        """Return a digest of the layout of a piece; 0 for None."""
+        """Return a digest of a piece's layout; 0 for None."""
         distribution = None if piece is None else piece.distribution
         if distribution is None or self._digested[0] is not distribution:
             places = [] if distribution is None else [(p.name, f.gradient) for p, f in distribution.places.items()]

@@ -47,7 +47,7 @@ class RetainedForward:
         graph, wanted: the graph, and the wanted expressions, whose gradients backward is given.
         masks: arguments for `Halves._key`. A callback to the handle would create a reference cycle.
         key: key for dropout's random numbers, set when first planned; None if dropout is off.
-        updates: True if the backward makes an update.
+        updates: True if the backward applies an update.
         plan: plan of both forward and backward.
         launch: number of the launch that computed the values; 0 if they are gone.
     """
@@ -115,13 +115,13 @@ class Halves(Session):
         their last reader, unless values are kept.
 
         The graph may grow and be evaluated again, as in decoding. From the third consecutive call of this kind on, all
-        its values stay in the pool, and a call computes only new vertices. After any other launch, a change of weights,
-        or if the pool is too small, a call computes everything and gives the same bits.
+        its values stay in the pool, and a call computes only new vertices. After any other launch or a change of
+        weights, or if the pool is too small, a call computes everything and gives the same bits.
 
         Args:
-            train: True for dropout, with the masks of the next `fb` of this graph.
+            train: True for dropout, with the same masks as the next `fb` on this graph.
             keep: True to keep values for `backward`.
-            update: True to keep values and make the update within the launch of `backward`, as `fb` does, with the
+            update: True to keep values and apply the update within the launch of `backward`, as `fb` does, with the
                 optimizer's current hyper-parameters.
             draw: 1, 2, ... for masks that differ from those of the next `fb`.
 
@@ -273,7 +273,7 @@ class Halves(Session):
 
     @serialised
     def apply(self, gradients: Mapping[str, Any], accumulate: bool = False) -> None:
-        """Make an update from given gradients, with clipping, averages and moments as in `fb`.
+        """Apply an update from given gradients, with clipping, averages and moments as in `fb`.
 
         Accumulated gradients of earlier calls are added, and in a world the gradients of all ranks. Parameters and
         table rows without a gradient keep their weights and moments, without decay.
@@ -311,10 +311,10 @@ class Halves(Session):
         rule: tuple[Optimizer, float | None] | None = None,
         touched: frozenset[str] = frozenset(),
     ) -> None:
-        """Make an update, or accumulate the gradients.
+        """Apply an update, or accumulate the gradients.
 
         Args:
-            is_finite: True if a step may be made with the gradients.
+            is_finite: True if the gradients may be used for a step.
             loss: the loss that the gradients belong to, if known.
             piece: the dense gradients, if they are not in `given`.
             touched: names of the parameters with a gradient in `piece`.
@@ -388,8 +388,8 @@ class Halves(Session):
             sparse: True for the format of `backward`.
 
         Returns:
-            The loss, and dense arrays by the names of the trainable parameters that the loss depends on, so that
-            `apply` with them equals `fb`.
+            The loss, and dense arrays by name, for the trainable parameters that the loss depends on; `apply` with
+            these arrays equals `fb`.
 
         Raises:
             NoGradientError: the loss depends on no trainable parameter and on no input with `grad=True`.

@@ -113,10 +113,10 @@ class Handle(DataParallel):
         Returns:
             The loss of the *previous* call (nan at the first); `sync_get_latest_loss` waits for this call's loss.
 
-        In a world every call computes one shard of a mini-batch. The last call makes the step, with the sums of losses
-        and gradients over all shards of all ranks. The sums are computed in the background, and the next call makes the
-        update. The result is the loss of the latest finished step. Values of expressions are not available after a
-        step; use `forward` or `gradients` instead.
+        In a world every call computes one shard of a mini-batch. The last call completes the step, with the sums of
+        losses and gradients over all shards of all ranks. The sums are computed in the background; the next call
+        applies the update. The result is the loss of the latest finished step. Values of expressions are not available
+        after a step; use `forward` or `gradients` instead.
 
         On cuda, the launch is queued before the host waits for the previous one. After Ctrl-C, `model.step` tells if
         the launch was queued.
@@ -126,7 +126,7 @@ class Handle(DataParallel):
             NoGradientError: the loss depends on no trainable parameter.
             CapacityError: the graph needs a larger pool than allowed.
             KernelError: the previous launch was stopped; this call did nothing.
-            DistributedError: another rank has failed, makes another call, or does not answer.
+            DistributedError: another rank has failed, makes a different call, or does not answer.
             HandleError: the handle is closed, forward-only, used in a forked child, or the model shows its averages.
             NonFiniteError: loss or gradients of the previous call were not finite and `on_nonfinite="raise"`. That step
                 was skipped, but has used its number. This call did nothing, and training can continue.
@@ -345,7 +345,7 @@ class Handle(DataParallel):
             path: file for ui.perfetto.dev, written at the end; after an error it holds the launches that have ended.
                 None writes no file.
 
-        Warns with RuntimeWarning if the block made no launch.
+        Warns with RuntimeWarning if nothing was launched within the block.
 
         Raises:
             HandleError: the path is not writable, the handle is closed, or the block is inside another such block.
