@@ -62,8 +62,8 @@ def init(
     Args:
         backend: "mpi" (mpi4py), "torch" (gloo), "alone", an `mpi4py.MPI.Comm` or a `torch.distributed.ProcessGroup`
             (`group.WORLD` only once the program has initialized it). Default: the backend of the launcher, or "alone".
-        shards: number of parts of every mini-batch, a multiple of the number of ranks (default: one per rank). Training
-            gives the same bits with any number of ranks that divides it.
+        shards: number of parts into which every mini-batch is divided, a multiple of the number of ranks (default: one
+            per rank). Training gives the same bits with any number of ranks that divides `shards`.
         timeout: seconds that a rank may be later than the others before all ranks end.
         check_every: number of steps after which all ranks compare their weights.
         bind: True to give each rank its own part of the cores if ranks share the cores of a machine.

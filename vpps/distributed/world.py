@@ -71,7 +71,7 @@ class World:
     Attributes:
         rank: number of this process, from 0.
         size: number of processes.
-        shards: number of parts of every mini-batch; it decides the last bits of results, `size` does not.
+        shards: number of parts in every mini-batch; it decides the last bits of results, `size` does not.
         mine: numbers of this rank's shards.
         timeout: seconds that a rank may be late.
         check_every: number of steps after which all ranks compare their weights.

@@ -324,7 +324,7 @@ def stacks_of(
 
 
 def _threads(vps: int | None, train: bool) -> tuple[int, int]:
-    """Return the number of virtual processors on this machine, and the rows of a panel."""
+    """Return the number of virtual processors on this machine, and the number of rows in a panel."""
     from vpps.kernel.host_compiler import tile_of_machine
     from vpps.runtime.cores import default_vps, usable_cores
     from vpps.runtime.cpu import MAX_VPS

@@ -176,7 +176,7 @@ def _rows(
 
 @np.errstate(over="ignore", invalid="ignore")  # the caller tests for finite values afterwards
 def summed_rows(numbers: NDArray[np.int64], values: Float32) -> RowGradients:
-    """Add up rows with equal numbers, in their order.
+    """Add up rows with equal numbers, in the given order.
 
     Args:
         numbers: (n,), row numbers, not negative.

@@ -269,7 +269,7 @@ def _precisions(value: Any) -> Precisions | None:
 
 
 def check_option(name: str, value: object, given: str = "") -> None:
-    """Raise HandleError unless an option may have this value.
+    """Raise HandleError unless the value is valid for the option.
 
     Args:
         given: the setting as the user wrote it, for the message; default: an argument.

@@ -48,7 +48,7 @@ class HostSpan(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """A time, in nanoseconds, during which a virtual processor had nothing to execute while others did."""
+    """A period, in nanoseconds, during which a virtual processor had nothing to execute while others did."""
 
     vp: int
     why: str

@@ -11,7 +11,7 @@ waits use counters. Launch k uses the counters in array k & 1 and clears the oth
 
 **cuda.** `fb` queues launch k behind k-1 before it waits for k-1. A launch consists of a few driver calls without a
 Python instruction in between, so after Ctrl-C it has either begun or not. If a launch is stopped, the queued launch
-does nothing, and the host withdraws it. A wait polls with relaxed loads and acquires once. A clock limit ends a long
-wait, and the error names the place of every virtual processor. `tests/runtime/fake_cuda.py` simulates a GPU, whose
-kernels run in the emulator, so that whole `cuda` handles can be tested without a GPU.
+does nothing, and the host withdraws it. A wait polls with relaxed loads, then performs one acquire. A clock limit ends
+a long wait, and the error names the place of every virtual processor. `tests/runtime/fake_cuda.py` simulates a GPU
+whose kernels run in the emulator, so that whole `cuda` handles can be tested without a GPU.
 """

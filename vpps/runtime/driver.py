@@ -36,7 +36,7 @@ _NOT_READY = 600  # CUDA_ERROR_NOT_READY
 _STREAM_NON_BLOCKING = 1  # ordered only by events, not by work of others in the legacy default stream
 _EVENT_DISABLE_TIMING = 2
 
-# After one of these errors, every further call of the process fails in the same way (CUDA driver API, CUresult).
+# After one of these errors, every further call by the process fails in the same way (CUDA driver API, CUresult).
 _LOST = frozenset(
     "CUDA_ERROR_" + name
     for name in (
@@ -314,7 +314,7 @@ class Driver:
         return result[1] if len(result) > 1 else None
 
     def run(self, *calls: Call) -> None:
-        """Make calls one after the other.
+        """Run calls one after the other.
 
         Python executes no instruction in between, so a signal handler (Ctrl-C) runs either before or after all of them.
         Calls that are not driver calls return None. Raises DriverError for the first call that fails.
@@ -325,7 +325,7 @@ class Driver:
                 raise self._error(result[0], index)
 
     def finish(self, stream: Any, *calls: Call) -> None:
-        """Make calls, then wait until the stream has executed them."""
+        """Run calls, then wait until the stream has executed them."""
         self.run(*calls, partial(self._api.cuStreamSynchronize, stream))
 
     # ---- memory
@@ -370,7 +370,7 @@ class Driver:
         return PinnedMemory(int(owner.ptr), np.frombuffer(owner, np.uint32, nbytes // WORD_BYTES), owner)
 
     def mapped(self, memory: PinnedMemory) -> int:
-        """Return the address of page-locked memory for kernels; it is in the address space of every GPU."""
+        """Return the address at which kernels access page-locked memory; it is valid for every GPU."""
         return int(self._value(self._api.cuMemHostGetDevicePointer(memory.address, 0)))
 
     def array(self, memory: DeviceMemory, offset: int, shape: tuple[int, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""Interface of machines: virtual processors, their pool, and launches one after the other."""
+"""Interface of machines: virtual processors, their pool, and sequential launches."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def _shut_down(state: Any, pid: int) -> None:
             state.shutdown()
 
 
-_ending: list[bool] = []  # not empty once Python exits
+_ending: list[bool] = []  # not empty if Python is exiting
 
 
 def is_ending() -> bool:
-    """Return True once Python exits."""
+    """Return True if Python is exiting."""
     return bool(_ending)
 
 
@@ -153,7 +153,7 @@ class Machine(ABC):
 
     @property
     def in_order(self) -> AbstractContextManager[Any]:
-        """Context in which CuPy's work is ordered with the launches; the work has ended when the context is left."""
+        """Context that orders CuPy's work with the launches; the work has ended when the context is left."""
         return nullcontext()
 
     @property

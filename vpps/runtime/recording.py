@@ -1,4 +1,4 @@
-"""Records of a kernel with a timeline, and their memory on the cpu target. Mirrors templates/host/timeline.h."""
+"""Records that kernels write for a timeline, and their memory on the cpu target. Mirrors templates/host/timeline.h."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def default_gpu() -> Device:
 
 
 def compiled(spec: KernelSpec, _arch: str) -> Kernel:
-    """Compile the kernel for `spec`, with race detection if the environment asks for it. Raises CompileError."""
+    """Compile the kernel for `spec`, with race detection if the environment requests it. Raises CompileError."""
     source = render_cuda(spec)
     return Kernel(source, build_simt(source, _races_by_environment()), spec.chip.shared_bytes)
 

@@ -58,12 +58,12 @@ class StampedRecording(Recording):
         self._stamps = memory[end:].view(STAMP).reshape(-1, self.n_vps)
 
     def align(self, offset: int) -> None:
-        """Set the host's time minus the GPU's, in nanoseconds."""
+        """Set the nanoseconds by which the host's clock is ahead of the GPU's."""
         self._offset = offset
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """First beginning and last end, on the GPU's clock. None if the launch did nothing."""
+        """Earliest beginning and latest end, on the GPU's clock. None if the launch did nothing."""
         there = self._tracks[self._tracks["stamps"] > 0]
         if not len(there):
             return None

@@ -39,8 +39,8 @@ class Shard(NamedTuple):
     """Arguments and results of a call to `fb`.
 
     Attributes:
-        key: key for its random numbers.
-        sums: its loss and gradients; None while its launch runs.
+        key: key for the call's random numbers.
+        sums: the call's loss and gradients; None while its launch runs.
     """
 
     graph: Graph
@@ -68,7 +68,7 @@ class PendingStep(NamedTuple):
         shards: shards of this rank; empty if gradients were given.
         number: number of its update.
         rule: copies of optimizer and clip_norm, made when the step began.
-        total: future sums over all shards.
+        total: future for the sums over all shards.
     """
 
     shards: Sequence[Shard]
@@ -316,7 +316,7 @@ class DataParallel(Halves):
 
         Args:
             shards: shards of this rank; empty if gradients were given.
-            found: callback that waits for their sums.
+            found: callback that waits for the sums of these shards.
         """
         assert self._world is not None
         kept = bool(accumulate or self._store.accumulated)

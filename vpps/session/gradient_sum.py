@@ -231,7 +231,7 @@ class GradientSum:
         return list(buffers)
 
     def _segments_to_exchange(self, buffers: Sequence[Float32], each: int) -> tuple[list[Float32], list[Float32]]:
-        """Return two lists by rank: its segment of the local buffers; room for the local segment of its buffers."""
+        """Return two lists by rank: the segments to send to that rank; room for the segments received from it."""
         world = self._world
         segments = [slice(r * each, (r + 1) * each) for r in range(world.size)]
         if len(buffers) == 1:

@@ -41,7 +41,7 @@ from vpps.values import Float32, as_count, as_flag, as_float32, as_items
 
 
 class RetainedForward:
-    """Values of a forward that wait for their backward.
+    """Values that a forward keeps for its backward.
 
     Attributes:
         graph, wanted: the graph, and the wanted expressions, whose gradients backward is given.
@@ -198,7 +198,7 @@ class Halves(Session):
             return planner.plan_halves(kept.graph, kept.wanted, update, self._engine.parity, kept.key, held)
 
         skipped = -1
-        while skipped != self._losses.skipped:  # plan again if the previous step was skipped: numbers depend on it
+        while skipped != self._losses.skipped:  # plan again if the previous step was skipped: counts depend on it
             skipped = self._losses.skipped
             plan = self._configurator.kernel_for(kept.graph, made, trains=True)
             self._engine.wait()
@@ -275,8 +275,8 @@ class Halves(Session):
     def apply(self, gradients: Mapping[str, Any], accumulate: bool = False) -> None:
         """Apply an update from given gradients, with clipping, averages and moments as in `fb`.
 
-        Accumulated gradients of earlier calls are added, and in a world the gradients of all ranks. Parameters and
-        table rows without a gradient keep their weights and moments, without decay.
+        The update also uses accumulated gradients of earlier calls and, in a world, the gradients of all ranks.
+        Parameters and table rows without a gradient keep their weights and moments, without decay.
 
         Args:
             gradients: by name, arrays in the parameters' shapes, or `RowGradients` (any pair of rows and values) for

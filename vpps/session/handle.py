@@ -102,7 +102,7 @@ class Handle(DataParallel):
         With `accumulate=True` there is no update: the gradients are added to those of earlier calls. The next call
         without it adds its own gradients, then clips and updates with the sum. So a batch may be larger than the pool.
         Accumulated gradients belong to the model, like the moments: they outlive this handle and are saved in
-        checkpoints. Calls of `forward` or `gradients`, assigned weights and new parameters do not change them.
+        checkpoints. Calls of `forward` or `gradients`, assigned weights and new parameters leave them as they are.
         `model.step` counts updates, including skipped ones. Every call draws new dropout masks.
 
         Args:
@@ -145,7 +145,7 @@ class Handle(DataParallel):
         configurator.choose()
         try:
             self._launch_step(graph, loss, accumulate)
-        except CapacityError as error:  # a candidate of tuning may take a larger pool
+        except CapacityError as error:  # a tuning candidate may need a larger pool
             configurator.give_up(error)
             self._launch_step(graph, loss, accumulate)
         self._engine.wait(running=1)
@@ -215,7 +215,7 @@ class Handle(DataParallel):
         make this call.
 
         Raises:
-            DistributedError: a rank differs from the others.
+            DistributedError: one rank's values differ from the others'.
         """
         self._check_usable()
         if self._world is None:
@@ -343,7 +343,7 @@ class Handle(DataParallel):
 
         Args:
             path: file for ui.perfetto.dev, written at the end; after an error it holds the launches that have ended.
-                None writes no file.
+                With None, no file is written.
 
         Warns with RuntimeWarning if nothing was launched within the block.
 
