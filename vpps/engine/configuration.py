@@ -39,7 +39,7 @@ class Configuration:
 
     @property
     def apart(self) -> list[str]:
-        """Names of the matrices with settings of their own; these are not stacked with other matrices."""
+        """Names of the matrices that have individual settings; these are not stacked with other matrices."""
         return [*self.onchip.tiers, *dict(self.precision.named)]
 
     def on(self, target: str) -> Configuration:

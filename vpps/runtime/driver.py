@@ -289,7 +289,7 @@ class Driver:
         self.lost = False
         self.uuid = bytes(self._value(api.cuDeviceGetUuid(device)).bytes)
         # The primary context, shared with CuPy and PyTorch. It is never released: if this were its last owner, CuPy's
-        # memory would go with it.
+        # memory would be freed with it.
         if device not in _CONTEXTS:
             _CONTEXTS[device] = self._value(api.cuDevicePrimaryCtxRetain(device))
         self._context = _CONTEXTS[device]

@@ -148,7 +148,7 @@ class Machine(ABC):
     gpu = b""
 
     def expect(self) -> None:
-        """Announce that a launch comes soon."""
+        """Announce that a launch will begin soon."""
         return
 
     @property

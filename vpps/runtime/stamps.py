@@ -1,7 +1,7 @@
 """Timelines of thread blocks: converts time stamps of each multiprocessor's clock into records on the host's clock.
 
-A launch writes memory that begins with one track per virtual processor. Then come the first stamps of all virtual
-processors, their second stamps, and so on. Mirrors templates/cuda/timeline.h.
+A launch writes memory that begins with one track per virtual processor. The first stamps of all virtual processors
+follow, then their second stamps, and so on. Mirrors templates/cuda/timeline.h.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Halves(Session):
 
         Raises:
             GraphError: an expression belongs to another graph.
-            NoGradientError: with `keep`, nothing is wanted, or the wanted expressions depend on no trainable parameter
+            NoGradientError: with `keep`, `wanted` is empty, or the wanted expressions depend on no trainable parameter
                 and no input with `grad=True`.
             CapacityError, HandleError: see `fb`.
         """

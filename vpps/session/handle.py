@@ -230,7 +230,7 @@ class Handle(DataParallel):
         """Return a copy of an expression's value, or the values (n, ...) of rows, in the graph of the latest `fb`,
         `forward` or `gradients`.
 
-        After `forward`, only the wanted values are available, or all values of a graph that has grown twice.
+        After `forward`, only the wanted values are available; for a graph that has grown twice, all values are.
 
         Raises:
             GraphError: the expression belongs to another graph, or was not computed or not kept.
