@@ -55,16 +55,16 @@ def init(
         mpiexec -n 8 python train.py
         torchrun --nproc-per-node 8 train.py
 
-    On target cuda, the ranks of a machine take its GPUs in turn, among those that CUDA_VISIBLE_DEVICES shows. Gradients
-    go from GPU to GPU through PyTorch's NCCL if each rank has its own GPU. This requires torchrun, or a given group
-    that uses NCCL for tensors on GPUs. Otherwise gradients go through the memory of the hosts.
+    On target cuda, the ranks on a machine are assigned its GPUs in turn, among those that CUDA_VISIBLE_DEVICES shows.
+    Gradients go from GPU to GPU through PyTorch's NCCL if each rank has its own GPU. This requires torchrun, or a
+    process group as `backend` that uses NCCL for GPU tensors. Otherwise gradients go through host memory.
 
     Args:
         backend: "mpi" (mpi4py), "torch" (gloo), "alone", an `mpi4py.MPI.Comm` or a `torch.distributed.ProcessGroup`
             (`group.WORLD` only once the program has initialized it). Default: the backend of the launcher, or "alone".
-        shards: number of parts of every mini-batch, a multiple of the number of ranks (default: one per rank). Any
-            number of ranks that divides it gives the same training, to the bit.
-        timeout: seconds that a rank may be later than the others, before all end.
+        shards: number of parts into which every mini-batch is divided, a multiple of the number of ranks (default: one
+            per rank). Training gives the same bits with any number of ranks that divides `shards`.
+        timeout: seconds that a rank may be later than the others before all ranks end.
         check_every: number of steps after which all ranks compare their weights.
         bind: True to give each rank its own part of the cores if ranks share the cores of a machine.
 

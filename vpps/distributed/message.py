@@ -22,7 +22,7 @@ def packed(value: Any) -> bytes:
     """Serialize a value: a JSON text that describes it, then the bytes of its arrays.
 
     Args:
-        value: None, bool, int, float, str, bytes, arrays and numbers of NumPy, and lists, tuples and dicts of these.
+        value: None, bool, int, float, str, bytes, NumPy arrays and numbers, and lists, tuples and dicts of these.
 
     Raises:
         DistributedError: the value is, or contains, something else.
@@ -30,7 +30,7 @@ def packed(value: Any) -> bytes:
     raw: list[bytes] = []
     try:
         text = json.dumps(_described(value, raw)).encode()
-    except (RecursionError, ValueError) as error:  # it contains itself; an int of thousands of digits
+    except (RecursionError, ValueError) as error:  # the value contains itself, or an int has thousands of digits
         raise DistributedError(f"gather: the value cannot be sent to the other ranks ({error})") from error
     return _SIZE.pack(len(text)) + text + b"".join(raw)
 

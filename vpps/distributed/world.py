@@ -57,7 +57,7 @@ class Peer(NamedTuple):
 
 
 class World:
-    """The processes that train one model together; `vpps.distributed.init` makes it.
+    """The processes that train one model together; `vpps.distributed.init` returns it.
 
         with vpps.distributed.init() as world:
             handle = vpps.Handle(model, optimizer, world=world)
@@ -66,12 +66,12 @@ class World:
     an exception that leaves the `with` block; a program that ends while others wait for it; a rank that is more than
     `timeout` seconds late. The launcher (mpiexec, torchrun, srun) notices killed ranks.
 
-    All ranks make the same calls in the same order; these wait for each other.
+    All ranks make the same calls in the same order; matching calls wait for each other.
 
     Attributes:
         rank: number of this process, from 0.
         size: number of processes.
-        shards: number of parts of every mini-batch; the last bits of results depend on it, not on `size`.
+        shards: number of parts in every mini-batch; it decides the last bits of results, `size` does not.
         mine: numbers of this rank's shards.
         timeout: seconds that a rank may be late.
         check_every: number of steps after which all ranks compare their weights.
@@ -127,12 +127,12 @@ class World:
 
     @property
     def local_rank(self) -> int:
-        """Number of this rank among the ranks of its machine, which divide the GPUs."""
+        """Number of this rank among the ranks on its machine, which divide the GPUs."""
         return sum(peer.host == self.peers[self.rank].host for peer in self.peers[: self.rank])
 
     def _share_cores(self, bind: bool) -> None:
-        """Bind this rank to its part of the cores, unless the launcher has given each rank its own. Otherwise virtual
-        processors of one rank would wait for those of another."""
+        """Bind this rank to its part of the cores, unless the launcher has given each rank its own cores. Without this,
+        virtual processors of one rank would wait for those of another."""
         assert self._transport is not None
         own = self.peers[self.rank]
         sharing = [r for r, peer in enumerate(self.peers) if (peer.host, peer.cores) == (own.host, own.cores)]
@@ -153,11 +153,11 @@ class World:
         """Collect one value from every rank. Each rank gets copies of all values, in the order of ranks.
 
         Args:
-            given: None, bool, int, float, str, bytes, arrays and numbers of NumPy, or lists, tuples and dicts of these.
+            given: None, bool, int, float, str, bytes, NumPy arrays and numbers, or lists, tuples and dicts of these.
                 No data from another rank is executed.
 
         Raises:
-            DistributedError: `given` has another type; another rank makes another call, has failed, or does not answer.
+            DistributedError: `given` has a wrong type; a rank makes a different call, has failed, or does not answer.
         """
         data = np.frombuffer(bytearray(packed(given)), np.uint8)  # PyTorch requires writable arrays
         lengths = self.meet("gather", [len(data)])[:, 0]
@@ -176,7 +176,7 @@ class World:
             (size, DETAILS), the details of every rank, padded with zeros.
 
         Raises:
-            DistributedError: another rank makes another call, has failed, or does not answer.
+            DistributedError: another rank makes a different call, has failed, or does not answer.
         """
         if self._aside is None or threading.get_ident() != self._aside.ident:
             self._check_caller(call)
@@ -202,8 +202,8 @@ class World:
             )
 
     def aside(self, work: Callable[[], T]) -> Future[T]:
-        """Run `work`, in which ranks communicate, in a thread of the world. The next communication of this thread waits
-        for it. If the transport supports only one thread, `work` runs at once."""
+        """Run `work`, in which ranks communicate, in the world's thread. The caller's next communication waits for it.
+        If the transport supports only one thread, `work` runs at once."""
         self._check_caller()
         done: Future[T] = Future()
         if self._pid != os.getpid() or (self._transport is not None and not self._transport.any_thread):
@@ -244,8 +244,8 @@ class World:
         return found
 
     def exchange(self, sends: Messages, receives: Messages) -> None:
-        """Call `Transport.exchange` without empty messages and messages to this rank. Raises DistributedError if a rank
-        does not answer."""
+        """Call `Transport.exchange`, leaving out empty messages and messages to this rank. Raises DistributedError if a
+        rank does not answer."""
         if self._transport is None:
             return
         with self.exchanging():
@@ -260,7 +260,7 @@ class World:
 
     @contextmanager
     def exchanging(self) -> Iterator[None]:
-        """Return a context that stops communication after an error. The other ranks would mistake later messages of
+        """Return a context that stops communication after an error: the other ranks would mistake later messages from
         this rank for those that they wait for."""
         try:
             yield
@@ -285,7 +285,7 @@ class World:
         return int.from_bytes(hashlib.blake2b(gpu, digest_size=7).digest(), "little") | 1
 
     def _disagree(self, headers: NDArray[np.void]) -> NoReturn:
-        """Raise DistributedError: other ranks make another call, or have failed."""
+        """Raise DistributedError: other ranks make a different call, or have failed."""
         if not all(0 <= call < len(CALLS) for call in headers["call"].tolist()):
             self.give_up("another rank sent what vpps did not write; do all ranks have the same version of vpps?")
         kinds = [CALLS[call] for call in headers["call"]]
@@ -303,8 +303,8 @@ class World:
         self.give_up(f"ranks make different calls: {what}; all must make the same calls in the same order")
 
     def check_alike(self, values: list[int], what: str) -> None:
-        """Raise DistributedError unless all values are equal. The error names a rank that differs from the most common
-        value; of equally common values, the one of the lowest rank counts."""
+        """Raise DistributedError unless all values are equal. The error names a rank whose value is not the most common
+        one; if several values are equally common, the one of the lowest rank is taken as correct."""
         if min(values) != max(values):
             usual = max(values, key=values.count)
             odd = next(r for r, value in enumerate(values) if value != usual)
@@ -327,27 +327,27 @@ class World:
     # ---- the end
 
     def fail(self, error: BaseException) -> None:
-        """Tell the other ranks, at their next call, that this one cannot continue."""
+        """Tell the other ranks, at their next call, that this rank cannot continue."""
         if self._transport is None or self._broken or self._pid != os.getpid():
             return
         why = f"{type(error).__name__}: {error}"
         self._broken = f"{self.named(self.rank)} has failed: {why}"
-        # A thread waits for the other ranks, so that the caller need not.
+        # A thread waits for the other ranks, so that the caller does not have to.
         threading.Thread(target=self._tell, args=(why,), daemon=True).start()
 
     def _tell(self, why: str) -> None:
-        with suppress(DistributedError):  # the other ranks are gone, or have failed as well
+        with suppress(DistributedError):  # the other ranks are gone, or have failed, too
             self.wait_aside()
             self._headers("failure", failure=why)
 
     def count_batch(self) -> None:
-        """Count a drawn mini-batch, to detect a rank that skips a step: its shards would meet those of another step.
-        Mini-batches drawn by prefetching threads are not counted, because their progress varies."""
+        """Count a drawn mini-batch, to detect a rank that skips a step: its shards would be added to those of another
+        step. Mini-batches drawn by prefetching threads are not counted, because their progress varies."""
         self.drawn += threading.get_ident() == self._thread
 
     def fails_alike(self, why: str) -> bool:
-        """Exchange the reasons of a failure that occurs on all ranks. Return True if a lower rank has the same reason.
-        Ranks in another call end all ranks. Raises DistributedError if some do not answer."""
+        """Exchange the reasons for a failure that occurs on all ranks. Return True if a lower rank has the same reason.
+        If a rank is in another call, all ranks end. Raises DistributedError if some ranks do not answer."""
         failures = self._headers("failure", failure=why)["failure"]
         self._closed, self._broken = True, f"{self.named(self.rank)} has failed: {why}"
         _OPEN.pop(self, None)
@@ -397,7 +397,7 @@ class World:
         self._transport.abort(status)
 
     def await_turn(self) -> bool:
-        """Wait so that lower ranks can report the same error first and end all ranks. Returns False if none did."""
+        """Wait so that lower ranks can report the same error first and end all ranks. Return False if none did."""
         time.sleep(min(self.rank, LATEST) * TURN)
         return False
 

@@ -17,9 +17,9 @@ from vpps.record.trace import Node, TracedCell
 from vpps.script.instructions import TABLE
 
 SOURCES = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER)
-_DEPTH = 2  # levels of the expression that a product multiplies; deeper ones are "..."
+_DEPTH = 2  # nesting levels shown for the operands of a product; deeper levels become "..."
 _KINDS = {"Load": "load"} | dict.fromkeys(BARRIERS, "waiting")
-# An instruction that fuses an update with the last product of a gradient counts as that product.
+# An instruction that fuses an update with the last product of a gradient is classified as that product.
 _KINDS |= dict.fromkeys({*STEPS, "SquaresMatrix", "SquaresRows", "Clip"} - {"OuterUpdate"}, "update")
 
 
@@ -29,15 +29,15 @@ class Activity:
 
     Attributes:
         position: index of the instruction's first word.
-        name: cell and op, short enough for a bar of a chart.
+        name: cell and op, short enough for a bar in a chart.
         cell: name of the cell that the instruction comes from; "" if it comes from none.
         phase: "forward", "backward", "gradients" or "update".
-        kind: category of its time: "compute", "load" (weights come to the chip), "update" or "waiting".
+        kind: category of its time: "compute", "load" (weights are copied to the chip), "update" or "waiting".
         instruction: name in the instruction table, such as "matvec".
-        form: its C++ struct, such as "Matvec".
-        rows, width: shape of its result over all virtual processors together.
-        stage: stage of the graph; -1 if it belongs to none.
-        words: its description in messages, see `Plan.origin`.
+        form: the instruction's C++ struct, such as "Matvec".
+        rows, width: shape of the whole result, over all virtual processors.
+        stage: stage of the graph; -1 if the instruction belongs to no stage.
+        words: description of the instruction in messages, see `Plan.origin`.
     """
 
     position: int
@@ -54,7 +54,7 @@ class Activity:
 
 
 def activities(plan: Plan, placed: Sequence[Placed]) -> list[Activity]:
-    """Return the activities of some instructions of a plan."""
+    """Return the activities for some of a plan's instructions."""
     cells = {block.arrays.cell for block in plan.blocks}
     parameters = {p.name for cell in cells for p in cell.parameters}
     names = _Names(_shortened({cell.name for cell in cells}, "."), _shortened(parameters, "/"))
@@ -62,7 +62,7 @@ def activities(plan: Plan, placed: Sequence[Placed]) -> list[Activity]:
 
 
 class _Names(NamedTuple):
-    """Shortest display names that are still unique within a plan, by the full names of cells and parameters."""
+    """Shortest unique display names within a plan, keyed by the full names of cells and parameters."""
 
     cells: dict[str, str]
     parameters: dict[str, str]
@@ -72,7 +72,7 @@ class _Names(NamedTuple):
 
 
 def _shortened(names: set[str], separator: str) -> dict[str, str]:
-    """Drop the first part (instance of a cell, scope of a parameter) of each name that stays unique without it."""
+    """Drop the first part (instance of a cell, scope of a parameter) of each name if the rest is unique."""
     count = Counter(name.partition(separator)[2] for name in names)
     return {name: rest if count[rest := name.partition(separator)[2]] == 1 and rest else name for name in names}
 
@@ -101,7 +101,7 @@ def _activity(plan: Plan, place: Placed, names: _Names) -> Activity:
 
 
 def _without_cell(section: Section, form: str, names: _Names) -> str:
-    """Return the name of an instruction that comes from no cell."""
+    """Return the name of an instruction that does not come from a cell."""
     what, _, of = section.phase.partition(" of ")
     if form in BARRIERS:
         return f"{'wait at' if form == 'Wait' else 'come to'} barrier {section.barrier}"
@@ -149,7 +149,7 @@ def _named(section: Section, instr: Instr, form: str, names: _Names) -> str:
 
 
 def _product(cell: TracedCell, node: Node, backward: bool, names: _Names) -> str:
-    """Return a product with a parameter as an expression."""
+    """Format a product with a parameter as an expression."""
     if backward:
         matrix = _matrix_below(cell, node, names)
         return f"{matrix}ᵀ @ gradient" if matrix else "@ backward"
@@ -165,7 +165,7 @@ def _matrix_below(cell: TracedCell, node: Node, names: _Names) -> str:
 
 
 def _expression(cell: TracedCell, node: Node, names: _Names, depth: int) -> str:
-    """Return a node as the user might have written it."""
+    """Format a node as the user might have written it."""
     if node.op.form is Form.ARGUMENT:
         position = node.attrs.get("position", -1)
         return cell.argument_names[position] if 0 <= position < len(cell.argument_names) else "x"
@@ -188,12 +188,12 @@ def _expression(cell: TracedCell, node: Node, names: _Names, depth: int) -> str:
 
 
 def _flipped(node: Node) -> str:
-    """Return the suffix of the matrix's name in a product: ".T" or nothing."""
+    """Return the suffix for the matrix's name in a product: ".T" or nothing."""
     return ".T" if node.op.name == "affine_transposed" else ""
 
 
 def _op_name(node: Node) -> str:
-    """Return an op's name for users: the reduction of a list has the name of the plain function."""
+    """Return an op's name for users: the reduction of a list is named after the plain function."""
     return shown(node.op.name).removeprefix("list_")
 
 
@@ -203,5 +203,5 @@ def _op_of(device: str) -> str:
 
 
 def _is_bare(cell: TracedCell) -> bool:
-    """Return True if a cell is a single op."""
+    """Return True if a cell consists of a single op."""
     return sum(node.op.form not in SOURCES for node in cell.nodes) == 1

@@ -41,7 +41,7 @@ from vpps.values import as_count, as_flag, as_number
 _ARCH = re.compile(r"sm_(\d+)[af]?")
 _GENERATIONS = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
 """Existing compute capabilities, times ten."""
-_MOST_SMS = 4096  # over ten times more than any GPU has; sizes the tables of owners
+_MOST_SMS = 4096  # over ten times as many as any GPU has; limits the size of the owner tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class Specialized:
     Attributes:
         target: name of the target.
         arch: architecture, such as "sm_90"; the instruction set ("avx512") on cpu, "" on simt.
-        vps: number of virtual processors of a group.
+        vps: number of virtual processors in a group.
         source: source code of the kernel.
         binary: path of the compiled kernel in the cache: a cubin, or a library for this machine.
         resources: registers, spills, code size; None unless target is "cuda".
         spec: instructions that the kernel supports, and the data that it holds on the chip.
         arrangement: weights that the chip holds, with the reasons.
-        parameters: places of the parameters in memory.
+        parameters: the parameters' places in memory.
         stepped_down: number of larger arrangements that did not fit into registers.
     """
 
@@ -73,7 +73,7 @@ class Specialized:
     stepped_down: int = 0
 
     def explain(self) -> str:
-        """Describe the place of each weight, the reason, and the kernel's resources: plain text of 110 columns."""
+        """Describe where each weight is kept and why, and the kernel's resources: plain text, 110 columns wide."""
         return explain_kernel(self.parameters, self.arrangement.onchip, self, self.stepped_down)
 
 
@@ -101,22 +101,22 @@ def specialize(
         model: the model; its parameters matter, their values do not.
         example: a graph of the model and its loss. The kernel supports the instructions for training with this graph
             and evaluating it. The cells' use of a matrix decides how its rows are distributed. Without an example,
-            every matrix is multiplied by a vector and its rows are distributed one by one; the kernel supports only
-            products, their gradients, lookups and updates. Sizes and tiers are then about right, but the kernel
-            differs from the one for the model's cells.
+            `specialize` assumes that every matrix multiplies one vector, and distributes its rows one by one; the
+            kernel supports only products, their gradients, lookups and updates. Sizes and tiers are then about right,
+            but the kernel differs from the one for the model's cells.
         target: "cuda", "simt" (compiled for the emulator; 4 multiprocessors by default) or "cpu" (one kernel serves
             all models; the arguments that describe a GPU do not matter).
         arch: architecture to compile for; default "sm_90", or the architecture of `device`.
-        sms: number of multiprocessors; default: those of the device, for "sm_90" an H200 with 132.
-        groups: number of groups of virtual processors, each with a copy of the weights and a part of the batch;
+        sms: number of multiprocessors; default: the device's number; 132 (H200) for "sm_90".
+        groups: number of groups of virtual processors, each with a copy of the weights and its part of the batch;
             default: see `vpps.ChipOptions`, or one if `vps` is given.
         device: name of a GPU ("T4", "A100", "H100", ...) or its description; default: a GPU of the architecture.
-        vps: number of virtual processors of a group; default: all that run at the same time.
+        vps: number of virtual processors in a group; default: as many as can run at the same time.
         optimizer: default `SGD`; only its kind matters.
-        clip_norm: None to leave gradients unclipped; else any bound.
+        clip_norm: None for no clipping; the value of a bound does not matter.
         train: False for a kernel that evaluates only.
         schedule, passes, precision: see `vpps.Handle`.
-        **options: fields of `vpps.ChipOptions`, which force parts of the distribution of weights over the chip.
+        **options: fields of `vpps.ChipOptions`, which force parts of the on-chip weight distribution.
 
     Raises:
         HandleError, CapacityError: an argument is wrong, or forces something that does not fit.
@@ -190,13 +190,13 @@ def specs(
     panel: int = 1,
     precisions: Precisions = ALL_EXACT,
 ) -> Iterator[tuple[KernelSpec, Arrangement, Distribution]]:
-    """Yield kernel specs for a graph, best first; later ones hold less on the chip, in case a kernel spills.
+    """Yield kernel specs for a graph, best first; later specs hold less on the chip, in case a kernel spills.
 
-    Without a GPU there is one spec, and it holds nothing. Raises the errors of
+    Without a GPU there is one spec, which holds nothing on the chip. Raises the errors of
     `vpps.compiler.arrangement.arrangements`.
 
     Args:
-        vps: virtual processors of all groups.
+        vps: number of virtual processors in all groups.
         precisions: precisions of products with parameters.
     """
     graph, loss = example
@@ -217,7 +217,7 @@ def specs(
 
 
 def example_plan(planner: Planner, graph: Graph, loss: Expression, update: Update | None) -> Plan:
-    """Return a plan with the instructions of both training (with `update`) and inference; it must not be launched."""
+    """Return a plan with the instructions for both training (with `update`) and inference; it must not be launched."""
     if update is None:
         return planner.plan_forward(graph, [loss])
     training = planner.plan_training(graph, loss, update, 0)
@@ -273,7 +273,7 @@ def gpu_for(target: str, device: str | Device | None, arch: str | None, sms: int
 
 
 def _of_generation(sm: int) -> Device:
-    """Return the device of that compute capability, or the last one in the table of its generation with `sm` set."""
+    """Return the device with that compute capability; otherwise its generation's last table row, with `sm` changed."""
     alike = [d for d in DEVICES.values() if d.sm // 10 == sm // 10]
     if not alike:
         known = ", ".join(sorted({f"sm_{d.sm}" for d in DEVICES.values()}, key=lambda name: int(name[3:])))
@@ -317,14 +317,14 @@ def compile_planned(
 def stacks_of(
     model: Model, graph: Graph, update: Update | None, passes: Passes, panel: int, apart: Collection[str] = ()
 ) -> Stacks:
-    """Return the stacks of parameters that the cells of a graph allow."""
+    """Return the parameter stacks that a graph's cells allow."""
     stacking = Stacking(model, passes, panel, apart)
     stacking.see(graph.blocks, SGD(lr=0.1) if update is None else update.optimizer)
     return stacking.stacks
 
 
 def _threads(vps: int | None, train: bool) -> tuple[int, int]:
-    """Return the number of virtual processors on this machine, and the rows of a panel."""
+    """Return the number of virtual processors on this machine, and the number of rows in a panel."""
     from vpps.kernel.host_compiler import tile_of_machine
     from vpps.runtime.cores import default_vps, usable_cores
     from vpps.runtime.cpu import MAX_VPS

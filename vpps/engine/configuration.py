@@ -1,4 +1,4 @@
-"""Configuration of a handle: the choices that do not change its results, and the precision."""
+"""Configuration of a handle: the choices that do not affect its results, and the precision."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NO_COMPILER = (
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The way a handle runs its graphs.
+    """Settings with which a handle runs its graphs.
 
     Attributes:
         vps: number of virtual processors in all groups; None for the machine's default.
         policy: batching policy, by name or as a learned policy.
         schedule: name of the scheme that turns steps into instructions.
-        onchip: distribution of weights over the chip (cuda, simt).
-        passes: passes of the cell compiler.
+        onchip: on-chip weight distribution (cuda, simt).
+        passes: the cell compiler's passes.
         precision: precision of products with parameters. Only the user chooses it.
     """
 
@@ -39,11 +39,11 @@ class Configuration:
 
     @property
     def apart(self) -> list[str]:
-        """Names of the matrices that the user addresses by name, so that they are not stacked with others."""
+        """Names of the matrices that have individual settings; these are not stacked with other matrices."""
         return [*self.onchip.tiers, *dict(self.precision.named)]
 
     def on(self, target: str) -> Configuration:
-        """Return the configuration for this machine: without fusion, and with a notice, if there is no compiler."""
+        """Return the configuration for this machine: without fusion, and after a notice, if there is no compiler."""
         if not self.passes.fusion or not (generates := TARGETS[target].generates) or generates():
             return self
         notice(NO_COMPILER)

@@ -1,4 +1,4 @@
-"""Engine: one model on one machine in one configuration. A handle has one and can replace it between launches."""
+"""Engine: one model on one machine in one configuration. A handle has one engine, replaceable between launches."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class _Flight(NamedTuple):
     """A launch in flight.
 
     Attributes:
-        plan: the plan that it executes.
+        plan: the plan that the launch executes.
         number: number of the launch, counted by the machine.
-        step: number of the update that it makes or contributes to; 0 if it is not a training step.
+        step: number of the update that the launch applies or contributes to; 0 if it is not a training step.
         loss: loss of that step.
-        simple: True if it changes only weights and moments. The step number is then its only bookkeeping.
-        undo: callback that reverts its bookkeeping if it did not run, or was skipped.
+        simple: True if the launch changes only weights and moments. The step number is then its only bookkeeping.
+        undo: callback that reverts the launch's bookkeeping if it did not run or its step was skipped.
     """
 
     plan: Plan
@@ -70,11 +70,11 @@ class ForwardRecord(NamedTuple):
     """Record of a finished forward.
 
     Attributes:
-        plan: its plan.
-        calls: number of vertices of its graph at that time.
-        key: key of its random numbers.
-        changes: number of weight changes before it.
-        growths: number of times that the graph grew within consecutive calls.
+        plan: the forward's plan.
+        calls: number of vertices in the graph at that time.
+        key: key for the random numbers.
+        changes: number of weight changes before the forward.
+        growths: number of times that the graph grew during this series of consecutive forwards.
     """
 
     plan: Plan
@@ -85,25 +85,25 @@ class ForwardRecord(NamedTuple):
 
 
 class Engine:
-    """Places a model's parameters on a machine, has kernels compiled for its graphs, and launches them.
+    """Places a model's parameters on a machine, compiles kernels for its graphs, and launches them.
 
     Args:
         model: the model to run.
-        options: options of the handle, such as the optimizer and the limit of the pool.
+        options: options of the handle, such as the optimizer and the pool limit.
         configuration: the configuration to run in.
         target: name of the target.
         records: True to record a timeline of every launch.
         losses: receives every finished training step.
-        listeners: callbacks for the timeline of every finished launch. The owner of the list may change it.
+        listeners: callbacks for the timeline of every finished launch. The list's owner may change the list.
 
     Attributes:
-        machine: virtual processors and the pool.
+        machine: the virtual processors and their pool.
         store: the model's copy in the pool.
         plan: plan of the latest launch; None before the first.
-        has_gradients: True if that launch has computed gradients.
+        has_gradients: True if that launch computed gradients.
         planner: the planner; None until the parameters have been placed.
         arrangement: weights that the chip holds for the current cells.
-        peak: largest number of floats of the pool that a launch has used.
+        peak: largest number of pool floats that a launch has used.
         stepped_down: number of larger arrangements that spilled.
         timelines: timelines of the last two launches, by launch number.
         evaluated: record of the latest launch if it was a forward; else None.
@@ -158,7 +158,7 @@ class Engine:
         self.timelines: dict[int, Timeline] = {}
         self._flights: list[_Flight] = []  # launches not waited for yet, at most two
         self._prepared = 0  # time when planning began
-        self._can_run: object = None  # features used by the latest plan of this planner that the kernel can run
+        self._can_run: object = None  # features used by this planner's latest plan that the kernel can run
         self.peak = 0
 
     def close(self) -> None:
@@ -183,8 +183,8 @@ class Engine:
         """Place all parameters and return a planner for the graph. A launch may be in flight.
 
         Args:
-            trains: True for a training step. Steps decide the stacks and the weights on the chip, and with these the
-                last bits of results. Other calls use that arrangement, or change it until the next step.
+            trains: True for a training step. Steps decide the stacks and the weights on the chip, and through these the
+                last bits of results. Other calls use the arrangement of the steps, or replace it until the next step.
             accumulate: True for a step that keeps its gradients.
         """
         if self._programs.note(graph.blocks):
@@ -223,13 +223,13 @@ class Engine:
         self.planner = Planner(distribution, its.policy, its.schedule, self._passes)
 
     def _begin_tables(self) -> None:
-        """Forget all programs. Existing plans keep what they need."""
+        """Forget all programs. Existing plans keep the data that they need."""
         self._stacking.let_go()
         if self.planner is not None:
             self._begin_planner(self.planner.distribution)
 
     def _places(self, stacks: Stacks, arrangement: Arrangement) -> Iterator[tuple[Parameter, str]]:
-        """Yield every parameter with the memory that holds its weights during a launch."""
+        """Yield every parameter with the name of the memory that holds its weights during a launch."""
         held = arrangement.onchip.held if arrangement.onchip is not None else ()
         tiers = {role.name: role.tier for role in held}
         memory = "GPU memory" if TARGETS[self.machine.target].is_gpu else "cpu memory"
@@ -257,8 +257,8 @@ class Engine:
         self._arranged_for = cells, stacks
 
     def _history(self) -> CellHistory:
-        """Return the cell history that decides the stacks. For training it is the model's, with all cells seen so far.
-        A forward-only handle starts an empty one: stacked or not, forward gives the same bits."""
+        """Return the cell history that decides the stacks. In training, this is the model's history of all cells seen
+        so far. A forward-only handle starts an empty history: forward gives the same bits with and without stacks."""
         if not self._trains:
             return CellHistory()
         if self.model.cell_history is None:
@@ -266,7 +266,7 @@ class Engine:
         return self.model.cell_history
 
     def part(self, moved: Container[Parameter]) -> bool:
-        """Unstack parameters if a step moves only part of their stack. True if any were: then call `prepare` again."""
+        """Unstack parameters if a step updates only part of their stack. If this returns True, call `prepare` again."""
         return self._stacking.part(moved)
 
     def kernel_for(self, make: Callable[[Planner], Plan]) -> Plan:
@@ -290,15 +290,15 @@ class Engine:
             except SpillError:
                 self.arrangement = next(self._arrangements)
                 self.stepped_down += 1
-                self._bind(accumulate=False)  # existing room for gradients of tables is kept
+                self._bind(accumulate=False)  # existing room for table gradients is kept
 
     # ---- graphs that grow
 
     def present(self, graph: Graph, key: StepKey | None) -> Present | None:
-        """Return the values of a graph that a forward finds in the pool and keeps there; None to keep no values.
+        """Return the graph's values that a forward finds in the pool and keeps there; None if it keeps no values.
 
         Args:
-            key: key of its random numbers.
+            key: key for the forward's random numbers.
         """
         last = self.evaluated
         if last is None or last.plan.graph is not graph or last.key != key:
@@ -327,7 +327,7 @@ class Engine:
         return len(self._flights)
 
     def may_queue(self, plan: Plan) -> bool:
-        """Return True if a step may be launched while the previous one runs: it needs no work of the host in between,
+        """Return True if a step may be launched while the previous one runs: it needs no work by the host in between,
         and does not depend on whether the previous step is skipped."""
         machine, flights = self.machine, self._flights
         if not (machine.queues and self._is_simple(plan) and all(flight.simple for flight in flights)):
@@ -350,11 +350,11 @@ class Engine:
         """Begin to execute a plan.
 
         Args:
-            step: number of the update that it makes or contributes to; 0 if it is not a training step.
-            updates: True if it makes the update.
+            step: number of the update that the launch applies or contributes to; 0 if it is not a training step.
+            updates: True if the launch applies the update.
             loss: loss of that step.
             given: callback that writes gradients into the pool for the launch.
-            part: index of the part of the plan, between its divisions: forward, backward, or the rest.
+            part: index of the part of the plan to run: `plan.divisions` separate forward, backward and the rest.
             at_once: True if the caller calls `wait` next.
         """
         waited = time.perf_counter_ns()
@@ -364,7 +364,7 @@ class Engine:
         if self._trains:  # this thread holds the turn, or works for the thread that holds it
             store.upload()
         else:
-            with self.model.turn.lock:  # weights of a single step
+            with self.model.turn.lock:  # all weights come from the same step
                 self.model.pull_weights()
                 store.upload()
         if self._options.verify and not part:
@@ -399,12 +399,12 @@ class Engine:
         from vpps.script.verify import verify
 
         verify(plan.script, plan.layout, plan.origin, plan.divisions)
-        # NaN exposes reads of memory that the script does not write: old gradients, memory of earlier batches.
+        # NaN exposes reads of memory that the script does not write: old gradients, values left by earlier batches.
         for start, stop in plan.layout.unwritten:
             self.machine.pool[start:stop] = np.nan
 
     def check_begun(self) -> None:
-        """Undo the bookkeeping of launches that never began: because of Ctrl-C, or because the previous one stopped."""
+        """Undo the bookkeeping of launches that never began, due to Ctrl-C or because the previous one was stopped."""
         flights = self._flights
         while flights and self.machine.launches < flights[-1].number:
             flights[-1].undo()
@@ -429,7 +429,7 @@ class Engine:
                 self._flights.clear()
                 self.plan = plan
                 lost = ""
-                if flight.step and self.store.accumulated:  # they may be partly overwritten
+                if flight.step and self.store.accumulated:  # the held gradients may be partly overwritten
                     self.store.drop_gradients()
                     lost = "; the accumulated gradients are discarded"
                 raise KernelError(failure.message.format(*map(plan.whereabouts, failure.positions)) + lost)
@@ -445,7 +445,7 @@ class Engine:
                 self._losses.note(flight.step, loss, left_out, dropped, partial(self._where_it_began, flight))
 
     def _take_back(self, flight: _Flight, why: float) -> bool:
-        """Undo the bookkeeping of a skipped step but for its number, whatever `on_nonfinite` is. Return True if the
+        """Undo a skipped step's bookkeeping except for its number, for any `on_nonfinite`. Return True if the
         accumulated gradients are lost because the launch had already added to them."""
         if flight.simple and len(self._flights) > 1:  # a whole step, whose number is its only bookkeeping
             self.store.count(flight.plan, -1)
@@ -459,7 +459,7 @@ class Engine:
         return True
 
     def _where_it_began(self, flight: _Flight) -> str:
-        """Find the place where values or gradients of a skipped step stopped being finite."""
+        """Find the place where values or gradients of a skipped step first became non-finite."""
         if self._flights or flight.loss is None:  # a later launch may have changed the weights
             return ""
         self.pull()

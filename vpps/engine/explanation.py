@@ -1,4 +1,4 @@
-"""Text of `explain` for handles and for kernels compiled ahead of time: plain text of 110 columns."""
+"""Writes the text of `explain` for handles and for kernels compiled ahead of time: plain text of 110 columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_WALKED = 20_000
 """Largest number of vertices whose index lists are described; larger graphs would take seconds."""
 
 _PARAMETERS = ("parameter", "kind", "shape", "panels", "weights", "transpose", "gradient", "moments", "average")
-_LEFT = 3  # columns of text; numbers follow
+_LEFT = 3  # number of columns with text; columns with numbers follow
 _NOT_YET = (
     "not yet: it will be for the first fb, forward or gradients, or ahead of them with Handle(..., example=(graph, "
     "loss))"
@@ -72,13 +72,13 @@ def explain_kernel(
     stepped_down: int,
     driver: str = "",
 ) -> Text:
-    """Return text about the place of each weight, the reason, and the resources of the kernel.
+    """Describe where each weight is kept and why, and the kernel's resources.
 
     Args:
-        parameters: places of the parameters in memory.
-        onchip: contents of the chip; None if the target has no such choice.
-        kernel: the kernel. A machine may have none yet, or (cpu) one that serves all models.
-        stepped_down: number of larger arrangements of weights that spilled.
+        parameters: the parameters' places in memory.
+        onchip: contents of the chip; None if the target does not place weights on a chip.
+        kernel: the machine (it may have no kernel yet, or one for all models on cpu), or the kernel compiled ahead.
+        stepped_down: number of larger weight arrangements that spilled.
         driver: version of the GPU's driver; "" if the kernel does not run on a GPU.
     """
     if onchip is None:
@@ -91,7 +91,7 @@ def explain_kernel(
 
 
 def _latest(plan: Plan) -> str:
-    """Describe a plan's barriers and the data it reads through index lists."""
+    """Describe a plan's barriers and the data that it reads through index lists."""
     from vpps.planner.gathering import gathering
 
     words = int((plan.account.lists[:, 1] - plan.account.lists[:, 0]).sum())

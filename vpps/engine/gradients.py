@@ -1,4 +1,4 @@
-"""Gradients of parameters outside of the pool, in the formats that calls accept and return."""
+"""Parameter gradients outside the pool, in the formats that calls accept and return."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RowGradients(NamedTuple):
     """The sparse gradient of a table.
 
     Attributes:
-        rows: (n,) int64, increasing numbers of the rows in use.
+        rows: (n,) int64, the numbers of the rows in use, increasing.
         values: (n, ...) float32, the gradient of each of these rows.
     """
 
@@ -35,7 +35,7 @@ class RowGradients(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GradientPiece:
-    """Dense gradients of all parameters in the layout of a pool.
+    """Dense gradients of all parameters in a pool's layout.
 
     Attributes:
         floats: the gradients; a CuPy array on a GPU.
@@ -49,7 +49,7 @@ class GradientPiece:
 
     @classmethod
     def of(cls, plan: Plan, pool: Pool, distribution: Distribution) -> GradientPiece:
-        """Return the gradients of a launch, with zeros for parameters without one."""
+        """Return the gradients of a launch, with zeros for parameters without a gradient."""
         touched, (begin, end) = plan.touched, distribution.gradients
         for p, place in distribution.places.items():
             if place.gradient and p not in touched and not isinstance(p, Lookup):
@@ -87,7 +87,7 @@ Gradients = dict[str, Gradient]
 
 
 def found_gradients(plan: Plan, pool: Pool, distribution: Distribution, dense: bool = True) -> Gradients:
-    """Return copies of a launch's gradients, by the names of the parameters that have one.
+    """Return copies of a launch's gradients by name, for the parameters that have a gradient.
 
     Args:
         dense: False for the gradients of tables only; these are not copied if they are in host memory.
@@ -119,8 +119,8 @@ def dense_gradients(model: Model, found: Gradients) -> dict[str, Float32]:
 
 
 def given_gradients(model: Model, given: Mapping[str, Any], what: str, copy: bool) -> AccumulatedGradients:
-    """Check gradients from the user: by name, arrays of the parameters' shapes. A table takes `RowGradients`, or a
-    dense array; rows of zeros of the latter are dropped. float32 arrays are not copied unless `copy` is true.
+    """Check gradients from the user: arrays in the parameters' shapes, by parameter name. A table takes `RowGradients`,
+    or a dense array, whose zero rows are dropped. float32 arrays are not copied unless `copy` is true.
 
     Raises:
         ModelError: the model does not have the parameter, or it is not trainable.
@@ -159,7 +159,7 @@ def _array(value: Any, shape: tuple[int, ...], where: str, copy: bool) -> Float3
 def _rows(
     table: Parameter, rows: Any, values: Any, where: str, copy: bool = False
 ) -> tuple[NDArray[np.int64], Float32]:
-    """Return increasing, unique rows: rows with the same number are added up in their order."""
+    """Return rows with unique, increasing numbers: rows with the same number are added up in order."""
     refuse_masked(rows, f"{where}: rows")
     numbers = np.asarray(rows)
     if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and numbers.size):
@@ -176,10 +176,10 @@ def _rows(
 
 @np.errstate(over="ignore", invalid="ignore")  # the caller tests for finite values afterwards
 def summed_rows(numbers: NDArray[np.int64], values: Float32) -> RowGradients:
-    """Add up rows with equal numbers, in their order.
+    """Add up rows with equal numbers, in the given order.
 
     Args:
-        numbers: (n,), numbers of rows, not negative.
+        numbers: (n,), row numbers, not negative.
         values: (n, ...), one row for each number.
     """
     order = numbers.argsort(kind="stable")
@@ -187,7 +187,7 @@ def summed_rows(numbers: NDArray[np.int64], values: Float32) -> RowGradients:
     begins = np.flatnonzero(np.diff(rising, prepend=-1))
     counts = np.diff(begins, append=len(numbers))
     total, k = values[order[begins]], 1
-    more = np.flatnonzero(counts > k)  # sums with another addend
+    more = np.flatnonzero(counts > k)  # sums that have a further addend
     while len(more):
         total[more] += values[order[begins[more] + k]]
         k += 1
@@ -197,7 +197,7 @@ def summed_rows(numbers: NDArray[np.int64], values: Float32) -> RowGradients:
 
 @np.errstate(over="ignore", invalid="ignore")
 def added(model: Model, kept: AccumulatedGradients | None, more: AccumulatedGradients) -> AccumulatedGradients:
-    """Return the sums of two sets of gradients, and of their numbers of calls; neither argument is changed."""
+    """Add two sets of gradients, and their numbers of calls; neither argument is changed."""
     if kept is None:
         return more
     total = AccumulatedGradients(kept.calls + more.calls, dict(kept.gradients), dict(kept.rows))
@@ -216,5 +216,5 @@ def added(model: Model, kept: AccumulatedGradients | None, more: AccumulatedGrad
 
 
 def are_finite(gradients: Iterable[Float32]) -> bool:
-    """Return True if all are finite and small enough to be squared; the kernel applies the same test before a step."""
+    """Return True if all values are finite and small enough to be squared; the kernel tests the same before a step."""
     return all(g.min() > -SQUARABLE and g.max() < SQUARABLE for g in gradients if g.size)

@@ -1,4 +1,4 @@
-"""Keeps the loss of the latest training step, and reports steps whose loss or gradients are not finite."""
+"""Keeps the latest training step's loss, and reports steps whose loss or gradients are not finite."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ON_NONFINITE: tuple[OnNonfinite, ...] = ("warn", "raise", "skip")
 
 
 class Losses:
-    """Losses of one handle.
+    """The losses of one handle.
 
     Args:
         on_nonfinite: reaction to a skipped step: warn once, raise, or only count it.
-        warns: False if another process, which skips the same steps, warns.
+        warns: False if another process, which skips the same steps, issues the warnings.
 
     Attributes:
         latest: loss of the latest finished step; NaN before the first.
@@ -39,9 +39,9 @@ class Losses:
         """Record the end of a step. Raises NonFiniteError if the step was skipped and `on_nonfinite` is "raise".
 
         Args:
-            loss: loss of the step; None if gradients were given.
+            loss: loss of the step; None if the user gave gradients instead.
             left_out: True if the step was skipped because its loss or gradients are not finite.
-            dropped: True if accumulated gradients were lost with it; then the user is always told.
+            dropped: True if accumulated gradients were lost with the step; the user is then always told.
             where: callback that returns the origin in the user's words, "" if unknown.
         """
         if loss is not None:
@@ -58,7 +58,7 @@ class Losses:
             what = f"the loss of step {step} is {loss:.6g}{f', but its {what}' if math.isfinite(loss) else ''}"
         try:
             found = where()
-        except Exception:  # the message must still be given
+        except Exception:  # the message must still be shown
             _log.exception("cannot find where loss or gradients of step %d stopped being finite", step)
             found = ""
         lost = "; the accumulated gradients are discarded" if dropped else ""
@@ -75,7 +75,7 @@ class Losses:
 
 
 def users_level(*packages: str) -> int:
-    """Return the `stacklevel` with which a warning from the caller points at the user's code.
+    """Return the `stacklevel` with which a warning from the caller points to the user's code.
 
     Args:
         packages: packages whose frames are skipped.

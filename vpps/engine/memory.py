@@ -1,4 +1,4 @@
-"""Counts the memory of a handle by its use."""
+"""Counts a handle's memory by purpose."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MemoryUse:
         batch: further memory of the latest call: values and gradients of vertices, gradients of lookup tables.
         script: instructions, index lists and data of the latest call.
         pool: capacity of the pool before it has to grow. The system commits memory only when it is used.
-        peak: the most memory of the pool that a call has used so far.
+        peak: the most pool memory that any call has used so far.
     """
 
     weights: int = 0
@@ -36,7 +36,7 @@ class MemoryUse:
 
 
 def memory_use(distribution: Distribution, plan: Plan | None, pool_floats: int, peak_floats: int) -> MemoryUse:
-    """Count the bytes of the parameters and of the latest plan."""
+    """Count the bytes that the parameters and the latest plan use."""
     places = distribution.places.items()
     return MemoryUse(
         weights=sum(place.bytes + sum(distribution.copies(p)) for p, place in places),

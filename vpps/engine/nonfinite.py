@@ -55,7 +55,7 @@ def _in_backward(reference: Reference, loss: Expression) -> str:
         if _first(given, LARGEST) is None:
             for gradient in taken:
                 if (bad := _first(gradient, LARGEST)) is not None:
-                    each = len(gradient) == len(batch.rows)  # else the rows are elements of lists
+                    each = len(gradient) == len(batch.rows)  # else the rows are list elements
                     where = _call(batch, bad) if each else f"cell {batch.block.cell.name!r}"
                     return f"The first such gradient comes from backward of {where}."
     named = [repr(name) for name, g in gradients.items() if not (np.abs(g) < SQUARABLE).all()]

@@ -54,7 +54,7 @@ def _number(within: Callable[[float], bool], expected: str) -> Requirement:
 
 
 def option(default: Any, doc: str, *rules: Requirement) -> Any:
-    """Return a field with rules, checked in order. A default of None is exempt from them."""
+    """Return a field with rules, checked in order. A default of None is exempt from the rules."""
     return field(default=default, metadata={"doc": " ".join(doc.split()), "rules": rules})
 
 
@@ -269,7 +269,7 @@ def _precisions(value: Any) -> Precisions | None:
 
 
 def check_option(name: str, value: object, given: str = "") -> None:
-    """Raise HandleError unless an option may have this value.
+    """Raise HandleError unless the value is valid for the option.
 
     Args:
         given: the setting as the user wrote it, for the message; default: an argument.
@@ -300,7 +300,7 @@ def check_precision(precisions: Precisions, target: str, device: Device | None =
 
 
 def check_precision_of(model: Model, precisions: Precisions) -> None:
-    """Raise HandleError unless all named parameters are matrices of the model."""
+    """Raise HandleError unless every parameter with its own precision is a matrix of the model."""
     matrices = [p.name for p in model if len(p.shape) == 2 and not isinstance(p, Lookup)]
     for name, _ in precisions.named:
         if name in matrices:

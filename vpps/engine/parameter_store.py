@@ -1,8 +1,7 @@
-"""Synchronizes a model with its copy in a handle's pool: places parameters there, uploads newer values, fetches newer
-values.
+"""Synchronizes a model with its copy in a handle's pool: places parameters there, uploads and fetches newer values.
 
-The model's arrays are newer after an assignment or a restore, the pool's after an update. While a launch is running,
-only the methods that plan the next one may be called: `adopt`, `next_key`, `next_update`.
+The model's arrays are newer after an assignment or a restore, and the pool is newer after an update. During a launch,
+only the methods that plan the next launch may be called: `adopt`, `next_key`, `next_update`.
 """
 
 from __future__ import annotations
@@ -51,21 +50,21 @@ class ParameterStore:
         self._distribution: Distribution | None = None
         self._layout = -1  # version of the model's layout that the distribution was made for
         self._versions: dict[Parameter, int] = {}  # versions of the weights in the pool
-        self._uploaded: list[int] = []  # these versions at the last `upload`, in the order of the parameters
-        self._known: dict[Parameter, int] = {}  # latest known versions, also of parameters that lost their place
+        self._uploaded: list[int] = []  # `_versions` at the last `upload`, in parameter order
+        self._known: dict[Parameter, int] = {}  # latest known versions, including parameters that lost their place
         self.changes = 0  # number of weight changes, here or by others
         self._state_version = -1  # version of the adopted optimizer state
         self._moments_are_current = False
         self._counts: dict[str, int] = {}  # steps taken by each parameter; replaced, never changed in place
-        self._together = 0  # further steps taken by all of `_stepping`
+        self._together = 0  # further steps taken by every parameter in `_stepping`
         self._stepping: frozenset[str] = frozenset()  # names of the parameters trained here
         self._weights_changed = False  # True if the pool's weights are newer than the model's
         self.held = NOTHING_HELD  # gradients that no update has used yet
         self._calls = 0  # number of calls summed up in these gradients
-        self._held_in_pool = False  # False if only the model has them
-        self._held_changed = False  # True if they are newer in the pool than in the model
+        self._held_in_pool = False  # False if only the model has these gradients
+        self._held_changed = False  # True if these gradients are newer in the pool
         self._averaged = 0  # number of updates included in the averages
-        self._row_averaged: dict[Parameter, NDArray[np.int64]] = {}  # this number for each row of a table
+        self._row_averaged: dict[Parameter, NDArray[np.int64]] = {}  # like `_averaged`, for each row of a table
         if ema is not None:
             self._adopt_averages(ema)
 
@@ -73,7 +72,7 @@ class ParameterStore:
 
     @property
     def distribution(self) -> Distribution:
-        """Places of the parameters; available after `bind`."""
+        """The parameters' places; available after `bind`."""
         assert self._distribution is not None
         return self._distribution
 
@@ -93,7 +92,7 @@ class ParameterStore:
             stacks: stacked parameters, each stack a single matrix for the kernel.
             arrangement: weights that the chip holds during a launch.
             pool_limit: bytes that the pool may grow to.
-            accumulate: True to reserve room for gradients of tables that outlive a batch; once reserved it stays.
+            accumulate: True to reserve room for table gradients that outlive a batch; the room then stays reserved.
 
         Raises:
             CapacityError: the pool would exceed its limit.
@@ -125,7 +124,7 @@ class ParameterStore:
 
     @property
     def is_current(self) -> bool:
-        """True if the model holds the state of training."""
+        """True if the store has adopted the model's current training state."""
         return self._state_version == self.model.state_version
 
     def adopt(self) -> None:
@@ -141,7 +140,7 @@ class ParameterStore:
         self._state_version = self.model.state_version
 
     def _adopt_averages(self, decay: float) -> None:
-        """Continue the averages of the model, or start new ones from its weights."""
+        """Continue the model's averages, or start new averages from its weights."""
         averages = self.model.averages
         if averages is None:
             averages = self.model.averages = Averages(decay)
@@ -153,7 +152,7 @@ class ParameterStore:
         self._versions.clear()  # so that the averages are uploaded together with the weights
 
     def _adopt_gradients(self) -> None:
-        """Make the gradients accumulated in the model the ones that the next update uses."""
+        """Let the next update use the gradients that the model has accumulated."""
         kept = self.model.accumulated if self.kind is not None else None
         self._held_in_pool = self._held_changed = False
         if kept is None:
@@ -205,7 +204,7 @@ class ParameterStore:
         distribution, pool = self.distribution, self.machine.pool
         self.note_changes()
         for p, place in distribution.places.items():
-            version = p.version  # read first: another thread may assign newer weights, which the next upload brings
+            version = p.version  # read first: another thread may assign newer weights, which the next upload copies
             if self._versions.get(p) != version:
                 distribution.store_weights(pool, p, p.host)
                 if place.average:
@@ -216,7 +215,7 @@ class ParameterStore:
                 self._versions[p] = version
 
     def note_changes(self) -> None:
-        """Count changes of the model's weights by others."""
+        """Count the changes that others made to the model's weights."""
         self.model.notice_changes()
         for p in self.distribution.places:
             if self._known.get(p) != p.version:
@@ -240,12 +239,12 @@ class ParameterStore:
 
     def _write_dense(self, pool: Pool, held: HeldGradients, kept: AccumulatedGradients) -> None:
         for p in (member for one in held.dense for member in members(one)):
-            gradient = kept.gradients.get(p.name)  # a member has none if it was not stacked when they accumulated
+            gradient = kept.gradients.get(p.name)  # None: not yet a member of the stack at that time
             value = np.zeros(p.shape, np.float32) if gradient is None else gradient
             self.distribution.store(pool, p, self.distribution.places[p].gradient, value)
 
     def _rows_of_gradient(self, table: Parameter) -> Float32:
-        """Copy a table's accumulated gradient from the pool; only rows in `held` are meaningful."""
+        """Copy a table's accumulated gradient from the pool; only the rows in `held` are meaningful."""
         place = self.distribution.places[table]
         return self.machine.pool[place.gradient : place.gradient + place.floats].reshape(table.shape[0], -1).copy()
 
@@ -269,13 +268,13 @@ class ParameterStore:
         return kept.calls if kept is not None else 0
 
     def next_update(self, optimizer: Optimizer, clip_norm: float | None) -> Update:
-        """Return the update of the next step."""
+        """Return the update for the next step."""
         averaging = Averaging(self.ema, self._idle_factors) if self.ema is not None else None
         counts = self._counts if optimizer.corrects else NO_COUNTS
         return Update(optimizer, self.model.step + 1, self._together + 1, clip_norm, averaging, counts)
 
     def taken_by(self, p: Parameter) -> tuple[int, bool]:
-        """Return a parameter's number of steps (0 if the optimizer ignores it), and True if it has a held gradient."""
+        """Return a parameter's number of steps (0 if the optimizer ignores it), and True if its gradient is held."""
         current = self.is_current
         kept = self.model.accumulated
         if current and self._distribution is not None:
@@ -310,7 +309,7 @@ class ParameterStore:
         return averages
 
     def _rows_averaged(self, table: Parameter) -> NDArray[np.int64]:
-        """Return the number of updates that the average of each row includes."""
+        """Return, for each row, the number of updates that its average includes."""
         if self._versions.get(table) == table.version:
             return self._row_averaged[table]
         begun = self._averages().current.get(table.name)
@@ -366,9 +365,9 @@ class ParameterStore:
         self._adopt_gradients()
 
     def as_held(self, total: AccumulatedGradients) -> tuple[HeldGradients, dict[Parameter, NDArray[np.int64]]]:
-        """Return the dense gradients in the form of `held`, and the rows of the tables."""
+        """Return the dense gradients in the form of `held`, and the row numbers of the tables."""
         stack_of = self.distribution.stacks.of
-        given = [p for p in self.distribution.places if p.trainable and p.name in total.gradients]  # no frozen ones
+        given = [p for p in self.distribution.places if p.trainable and p.name in total.gradients]  # none is frozen
         dense = frozenset(stack_of.get(p, p) for p in given if p.name not in total.rows)
         return HeldGradients(dense), {p: total.rows[p.name] for p in given if p.name in total.rows}
 
@@ -383,7 +382,7 @@ class ParameterStore:
         )
 
     def write_gradients(self, pool: Pool, plan: Plan, total: AccumulatedGradients) -> None:
-        """Write gradients to the places from which an update's plan reads them."""
+        """Write gradients to the places from which an update plan reads them."""
         self._write_dense(pool, self.as_held(total)[0], total)
         for p, used in plan.tables.items():
             rows = total.gradients[p.name].reshape(-1)
@@ -425,7 +424,7 @@ class ParameterStore:
         distribution, pool = self.distribution, self.machine.pool
         state = self._saved_state()
         kept = state.moments if state is not None else {}
-        moments = {name: dict(kept.get(name, {})) for name in self.kind.moments}  # keeps those of frozen parameters
+        moments = {name: dict(kept.get(name, {})) for name in self.kind.moments}  # keeps moments of frozen parameters
         averages: dict[str, Float32] = {}
         for p, place in distribution.places.items():
             if not p.trainable:
@@ -450,7 +449,7 @@ class ParameterStore:
             return
         before = self.model.accumulated
         now = AccumulatedGradients(self._calls)
-        if before is not None:  # keep those of frozen parameters
+        if before is not None:  # keep the gradients of frozen parameters
             frozen = {name for name in before.gradients if name in self.model and not self.model[name].trainable}
             now.gradients |= {name: before.gradients[name] for name in frozen}
             now.rows |= {name: before.rows[name] for name in frozen & before.rows.keys()}

@@ -1,5 +1,5 @@
 """Tracks the programs that a handle knows. Tables of programs only grow, so the handle sometimes starts new tables;
-otherwise short-lived programs (a shape, a static keyword, a cell per batch) would fill memory. Results do not change.
+otherwise short-lived programs (for one shape, static keyword or batch) would fill memory. Results do not change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class KnownPrograms:
         self._returned: list[bool] = []  # for each of the latest programs: True if it was known before
 
     def note(self, programs: Collection[TracedCell]) -> bool:
-        """Add a graph's programs. Return True if there are too many: the caller starts new tables before it plans."""
+        """Add a graph's programs. Return True if there are too many: the caller must then start new tables."""
         known = self._known
         if known.issuperset(programs):
             return False

@@ -1,4 +1,4 @@
-"""Reads results of a launch from the pool: values of expressions and gradients of inputs."""
+"""Reads results of a launch from the pool: expression values and input gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def addresses_of(plan: Plan, expression: Expression | Rows, what: str) -> NDArra
     """Return the pool addresses of an expression's values. Raises GraphError if they are not in the pool."""
     try:
         addresses = places_of(plan, expression)
-    except IndexError:  # recorded later
+    except IndexError:  # recorded after the plan was made
         addresses = _NOWHERE
     if len(addresses) and int(np.maximum.reduce(addresses)) == NOWHERE:
         if plan.loss_slot < 0:
@@ -43,7 +43,7 @@ def places_of(plan: Plan, expression: Expression | Rows) -> NDArray[np.uint32]:
 
 
 def read_value(pool: Pool, addresses: NDArray[np.uint32], expression: Expression | Rows) -> NDArray[np.float32]:
-    """Return a copy of an expression's value, or of the values of rows, (n, ...), at these addresses."""
+    """Return a copy of an expression's value at these addresses; for rows, of all their values, (n, ...)."""
     found = read_rows(pool, addresses, expression.shape)
     return found if isinstance(expression, Rows) else found.reshape(expression.shape)
 
@@ -59,7 +59,7 @@ def read_rows(pool: Pool, addresses: NDArray[np.integer[Any]], shape: tuple[int,
     in_order = last - first == (n - 1) * width
     if in_order and addresses.tobytes() == np.arange(first, last + 1, width, dtype=addresses.dtype).tobytes():
         found = pool[first : last + width].copy()  # values of one step are contiguous
-    else:  # take pieces of the greatest length that divides both rows and gaps
+    else:  # read pieces of the greatest length that divides both rows and gaps
         first, last = int(np.minimum.reduce(addresses)), int(np.maximum.reduce(addresses))
         offsets = addresses - first
         piece = int(np.gcd.reduce(offsets, initial=width))
@@ -83,6 +83,6 @@ def input_gradient(plan: Plan, pool: Pool, expression: Expression | Rows) -> NDA
             f"input_gradient: {expression!r} is not a graph.input(array, grad=True) or graph.rows(array, grad=True)"
         )
     found = np.zeros((len(ids), *expression.shape), np.float32)
-    learns = addresses != ZERO  # the other gradients are zero
+    learns = addresses != ZERO  # other gradients are zero
     found[learns] = read_rows(pool, addresses[learns], expression.shape)
     return found if isinstance(expression, Rows) else found[0]

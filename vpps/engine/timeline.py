@@ -17,8 +17,8 @@ from vpps.runtime.recording import Recording, Records
 from vpps.script.instructions import TABLE
 from vpps.text import counted
 
-# The host's work for a launch, in this order. Planning: order, memory and index lists of the graph. Encoding: its
-# instructions. Waiting: for the previous launch. Launching: also a larger pool if needed, and changed weights.
+# Phases of the host's work for a launch, in order. Planning: order, memory and index lists of the graph. Encoding: its
+# instructions. Waiting: for the previous launch. Launching includes growing the pool and uploading changed weights.
 HOST_SPANS = ("planning", "encoding", "waiting", "launching")
 
 WAITING, LOAD = "waiting", "load"
@@ -30,7 +30,7 @@ _FORMS = np.array([i.form for i in TABLE])
 
 
 class HostSpan(NamedTuple):
-    """Work of the host for the launch, from `start` to `end` (nanoseconds of `time.perf_counter_ns`)."""
+    """Work that the host does for the launch, from `start` to `end` (nanoseconds of `time.perf_counter_ns`)."""
 
     name: str
     start: int
@@ -38,7 +38,7 @@ class HostSpan(NamedTuple):
 
     @classmethod
     def between(cls, *times: int) -> tuple[HostSpan, ...]:
-        """Return consecutive spans named by HOST_SPANS, from their boundaries."""
+        """Return consecutive spans with the names in HOST_SPANS, given their boundaries."""
         return tuple(map(cls, HOST_SPANS, times, times[1:]))
 
     @property
@@ -48,7 +48,7 @@ class HostSpan(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """A time, in nanoseconds, during which a virtual processor had nothing to execute while others did."""
+    """A period, in nanoseconds, during which a virtual processor had nothing to execute while others did."""
 
     vp: int
     why: str
@@ -77,13 +77,13 @@ class Timeline:
     def records(self) -> Records:
         """One record per executed instruction, ordered by virtual processor and then by time.
 
-        The fields are those of `vpps.runtime.recording.RECORD`. A virtual processor's records adjoin each other.
+        The fields are those of `vpps.runtime.recording.RECORD`. A virtual processor's records leave no gaps in time.
         """
         return self._recording.records()
 
     @cached_property
     def lost(self) -> list[int]:
-        """Number of executed instructions per virtual processor whose record did not fit into memory."""
+        """Number of executed instructions, per virtual processor, whose records did not fit into memory."""
         return self._recording.lost
 
     @property
@@ -116,7 +116,7 @@ class Timeline:
 
     @property
     def activity_of(self) -> NDArray[np.intp]:
-        """Index of every record's activity in `activities`."""
+        """Index into `activities` for every record."""
         return self._positions[1]
 
     @cached_property
@@ -125,7 +125,7 @@ class Timeline:
 
     @cached_property
     def _positions(self) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
-        """Unique positions of the executed instructions, and for every record the index of its position there."""
+        """Unique positions of the executed instructions, and for every record the index of its position among these."""
         return np.unique(self.records["position"], return_inverse=True)
 
     @cached_property
@@ -140,12 +140,12 @@ class Timeline:
 
     @property
     def duration(self) -> float:
-        """Seconds from the first beginning to the last end."""
+        """Seconds from the first virtual processor's beginning to the last one's end."""
         return (self.end - self.start) * 1e-9
 
     def idle(self) -> list[Idle]:
-        """Return the times before a virtual processor began and after it ended, by virtual processor, in order of time.
-        Together with these, the records of each virtual processor cover the launch.
+        """Return the times before each virtual processor began and after it ended, ordered by virtual processor, then
+        by time. Together with these, the records of each virtual processor cover the launch.
         """
         found = []
         for vp in range(self.n_vps):
@@ -160,8 +160,8 @@ class Timeline:
     def seconds(self) -> dict[str, NDArray[np.float64]]:
         """Return seconds per phase and virtual processor: forward, backward, gradients, update, waiting, load.
 
-        Waiting is the time at barriers, before a virtual processor begins and after it ends. The phases of a virtual
-        processor add up to `duration`.
+        Waiting is the time at barriers, and before a virtual processor begins and after it ends. The phases of a
+        virtual processor add up to `duration`.
 
         Raises:
             KernelError: records are missing, so the sums would be wrong.

@@ -10,12 +10,12 @@ from pathlib import Path
 def default_vps(cores: int, overlapped: bool) -> int:
     """Return the default number of virtual processors.
 
-    In training the host thread records and plans the next batch while the kernel runs. Let this take h seconds per
-    batch, and the kernel W seconds on one core. If all C cores have a virtual processor, one of them shares its core
-    with the host and the others wait for it at barriers: W/C + h. If one core is left free, a batch takes the larger of
-    W/(C - 1) and h, which is less if h/W > 1/(C (C - 1)). For the Tree-LSTM of bench/treelstm.py, h/W is about 1 at
-    batch 1, 0.35 at 8 and 0.22 at 64. So with three or more cores, one is left free. With two cores, both are used:
-    474, 950 and 1242 sentences/s at batch 1, 8 and 64, against 532, 883 and 892 with one, which wins only below 8.
+    In training the host thread records and plans the next batch while the kernel runs. Suppose that this takes h
+    seconds per batch, and the kernel W seconds on one core. If all C cores have a virtual processor, one of these
+    shares its core with the host and the others wait for it: W/C + h per batch. If one core is left free, a batch takes
+    the larger of W/(C - 1) and h, which is less if h/W > 1/(C (C - 1)). For the Tree-LSTM in bench/treelstm.py, h/W is
+    about 1 at batch 1, 0.35 at 8 and 0.22 at 64. So with three or more cores, one is left free. Two are both used: 474,
+    950 and 1242 sentences/s at batch 1, 8 and 64; one would give 532, 883 and 892, more only below 8.
 
     Args:
         cores: number of cores that the process may use.
@@ -28,7 +28,7 @@ def usable_cores(root: Path = Path("/")) -> int:
     """Return the number of cores that this process may keep busy, at least one: the minimum of affinity and quotas.
 
     A container's quota (`docker run --cpus 2`, a Kubernetes limit) leaves all cores of the machine visible. If more
-    threads run, the system stops all of them for the rest of every period. Fractions of a core are rounded down.
+    threads run than it allows, the system stops all of them for the rest of every period. Fractions are rounded down.
 
     Args:
         root: root of the file system, for tests.
@@ -38,7 +38,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """Yield the quotas, in cores, of the control groups around this process; cgroups(7), versions 2 and 1."""
+    """Yield the quotas, in cores, of the control groups that contain this process; cgroups(7), versions 2 and 1."""
     try:
         groups = (root / "proc/self/cgroup").read_text()
     except OSError:

@@ -23,11 +23,11 @@ from vpps.targets import CPU
 from vpps.values import as_index
 
 MAX_VPS = 1024
-_POLL_MS = 100  # longest wait outside of Python, so that Ctrl-C is handled
+_POLL_MS = 100  # longest wait outside Python; Ctrl-C is handled after it
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 
-# Result type and argument types of the functions of templates/host/machine.h.
+# Result type and argument types of the functions in templates/host/machine.h.
 _FUNCTIONS = {
     "vpps_open": (_POINTER, [_INT, _INT]),
     "vpps_close": (None, [_POINTER]),
@@ -51,14 +51,14 @@ def _library(path: Path) -> ctypes.CDLL:
 
 
 class _TailEntry(ctypes.Structure):
-    """An entry of a table of tails. Mirrors TailEntry in templates/host/prelude.h."""
+    """An entry in a table of tails. Mirrors TailEntry in templates/host/prelude.h."""
 
     _fields_ = (("number", ctypes.c_uint32), ("run", ctypes.c_void_p))
 
 
 @lru_cache(maxsize=256)
 def _entries(path: Path) -> tuple[tuple[int, int], ...]:
-    """Return the table of a library of tails: number and address of each tail. The library stays loaded."""
+    """Return the table in a library of tails: the number and address of each tail. The library stays loaded."""
     table = ctypes.pointer(_TailEntry.in_dll(load_library(path), "vpps_tails"))
     found: list[tuple[int, int]] = []
     while table[len(found)].run:
@@ -73,7 +73,7 @@ class _State:
         self.lib = lib
         self.handle = handle
         self.alive: list[Any] = []  # keeps memory of the launch in flight alive
-        self.tables: list[Any] = []  # tables of tails; the threads use the last one
+        self.tables: list[Any] = []  # tables of tails; the threads use the last table
 
     def shutdown(self) -> None:
         """Wait for the launch in flight and end the threads, in one call that Ctrl-C cannot interrupt: the pool must
@@ -87,7 +87,7 @@ class CpuMachine(Machine):
     except for tails of cells.
 
     Args:
-        vps: number of virtual processors; None for the default for the cores that this process may use.
+        vps: number of virtual processors; default: `default_vps` of the cores that this process may use.
         overlapped: True if the host thread will work during launches.
         rounds: True if products may round their factors.
     """
@@ -152,7 +152,7 @@ class CpuMachine(Machine):
         for entry, (number, run) in zip(table, entries, strict=False):
             entry.number, entry.run = number, run
         # Ctrl-C may come between any two of these statements. The table in use must stay alive, and `_tails` must not
-        # list tails that it lacks.
+        # list tails that this table lacks.
         self._state.tables.append(table)
         self._state.lib.vpps_set_tails(self._state.handle, table)
         del self._state.tables[:-1]
@@ -161,7 +161,7 @@ class CpuMachine(Machine):
 
     def wait(self, number: int | None = None) -> Failure | None:
         while (result := self._state.lib.vpps_wait(self._state.handle, _POLL_MS)) < 0:
-            pass  # Python handles signals here; if this thread helps the launch, it does so after the launch
+            pass  # Python handles signals here, but only after the launch if this thread executes part of it
         if not result:
             return None
         position = int(result) - 1

@@ -2,12 +2,12 @@
 
 A launch is a few driver calls that return at once. The script is copied from page-locked memory to the GPU in a
 separate stream. The kernel waits for the copy and writes its results to host memory (runtime/results.py). Between two
-launches there is only an event.
+launches the stream contains only an event.
 
-A launch can be queued behind a running one, so that the GPU does not idle while the host waits. So each launch has its
-own copy of some resources, one for even and one for odd numbers: the script, which is copied (`stage`) during the
-previous launch, counters, and the report. A stopped launch leaves a mark on the GPU; the next one sees it and does
-nothing (templates/cuda/sync.h).
+A launch can be queued behind a running one, so that the GPU does not idle while the host waits. So some resources exist
+twice, for launches with even and odd numbers: the script, which is copied (`stage`) during the previous launch, the
+counters, and the report. A stopped launch leaves a mark on the GPU; the next launch sees the mark and does nothing
+(templates/cuda/sync.h).
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from vpps.targets import CUDA
 from vpps.text import counted
 from vpps.values import as_index
 
-THREADS = 256  # threads of a block
+THREADS = 256  # threads per block
 _LINE_BYTES = 128  # size of a counter
 _COUNTER_BYTES = 2 * COUNTERS * _LINE_BYTES
 
-_SLOWED = 60  # factor of the default patience if a tool slows kernels down
+_SLOWED = 60  # multiplies the default patience if a tool slows kernels down
 
 _SPIN_NS = 1_000_000  # launches of small batches are shorter, and a sleep takes at least 50 us
 _LONGEST_SLEEP_NS = 5_000_000
 _SMALLEST_BUFFER = 1 << 16  # words; enough for scripts of small batches
-_MOST_RECORDED = 1 << 28  # bytes per launch; a launch of some seconds does not fill them
+_MOST_RECORDED = 1 << 28  # bytes per launch; a launch that takes some seconds needs less
 
 _TOO_LARGE = "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"
 
@@ -101,9 +101,9 @@ class _ScriptBuffer:
         return self._memory.address
 
     def load(self, script: NDArray[np.uint32], stream: Any) -> None:
-        """Begin to copy a script. The launch that used the previous script here must have ended."""
+        """Begin to copy a script. The launch that used the buffer's previous script must have ended."""
         driver, nbytes = self._driver, WORD_BYTES * len(script)
-        if not driver.has_passed(self.copied):  # the earlier copy still runs: rare, after an interrupted launch
+        if not driver.has_passed(self.copied):  # the previous copy is still running: rare, after an interrupted launch
             driver.finish(stream)
         if self._pinned is None or self._memory.nbytes < nbytes:
             room = WORD_BYTES * max(_SMALLEST_BUFFER, len(script) + len(script) // 2)
@@ -127,7 +127,7 @@ class _RecordBuffer:
         self.asked = 0  # time when the host began the launch
 
     def ready(self, recording: StampedRecording, stream: Any) -> int:
-        """Reserve memory for a launch's recording; return its address. The buffer's last launch must have ended."""
+        """Reserve memory for a launch's recording; return its address. The buffer's previous launch must have ended."""
         driver, nbytes = self._driver, WORD_BYTES * recording.words
         if self._memory.nbytes < nbytes:
             self._memory = NO_MEMORY
@@ -237,7 +237,7 @@ class CudaMachine(Machine):
             self.pool = self._new_pool(0)
             self._clear(self._counters.nbytes)
         counters = [self._counters.address + k * COUNTERS * _LINE_BYTES for k in (0, 1)]
-        self._parameters = [  # for launches with even and odd numbers; each clears the counters of the other
+        self._parameters = [  # for launches with even and odd numbers; each launch clears the other's counters
             LaunchParameters(
                 counters=counters[k],
                 cleared=counters[k ^ 1],
@@ -251,7 +251,7 @@ class CudaMachine(Machine):
 
     @classmethod
     def for_handle(cls, w: MachineRequest) -> CudaMachine:
-        """Create the machine that a handle needs; the ranks of a computer divide its GPUs."""
+        """Create the machine that a handle needs; the ranks on a computer divide its GPUs."""
         device = w.local_rank % usable_gpus() if w.local_rank else 0
         return cls(w.vps, groups=w.onchip.groups or 1, device=device, timeline=w.timeline)
 
@@ -263,7 +263,7 @@ class CudaMachine(Machine):
         memory = self._driver.allocate(nbytes, f"a pool of {floats * WORD_BYTES / 2**20:.1f} MiB")
         stream = self._state.compute
         filling = self._driver.filling(memory.address, 0, nbytes // WORD_BYTES, stream)
-        self._driver.finish(stream, filling)  # also ends all work on the former pool, which may then be freed
+        self._driver.finish(stream, filling)  # also waits for all work on the old pool, which may then be freed
         return DevicePool(self._driver, stream, memory, floats)
 
     def _clear(self, nbytes: int) -> None:
@@ -276,7 +276,7 @@ class CudaMachine(Machine):
             return min(driver.memory()[1] // 2, WORD_BYTES * MAX_POOL_FLOATS)
 
     def reserve(self, floats: int, keep: int) -> None:
-        """Implement `Machine.reserve`. If memory is short, the pool is unchanged if `keep` is positive, else empty."""
+        """Implement `Machine.reserve`. If memory runs out, the pool is unchanged if `keep` is positive, else empty."""
         if floats <= len(self.pool):
             return
         with self._driver as driver:
@@ -353,8 +353,8 @@ class CudaMachine(Machine):
     def stage(self, script: NDArray[np.uint32]) -> None:
         """Begin to copy the script of the next launch; may be called while a launch is running.
 
-        `launch` calls it if needed. The script must not change until then. All launches but the latest must have been
-        waited for.
+        `launch` calls this method if needed. The script must not change before that. The host must have waited for all
+        launches except the latest.
         """
         if self._staged is script:
             return
@@ -364,7 +364,7 @@ class CudaMachine(Machine):
         self._staged = script
 
     def _running(self, kernel: LoadedKernel, script: int, recording: int, number: int) -> Call:
-        """Return the driver call of a launch, with the counters that the previous launch has cleared.
+        """Return the driver call of a launch, using the counters that the previous launch cleared.
 
         Args:
             script, recording: addresses on the GPU; `recording` is 0 if there is none.
@@ -395,7 +395,7 @@ class CudaMachine(Machine):
             running = self._running(state.kernel, buffer.address, recording, number)
             recorded.asked = time.perf_counter_ns()
             try:
-                # One `run`, so that Ctrl-C finds a launch that has not begun, or one that can be waited for.
+                # A single `run`: after Ctrl-C, the launch has either not begun, or it can be waited for.
                 driver.run(
                     driver.awaiting(buffer.copied, stream),
                     running,
@@ -414,7 +414,7 @@ class CudaMachine(Machine):
 
     def wait(self, number: int | None = None) -> Failure | None:
         """Implement `Machine.wait`. After Ctrl-C the launch keeps running and can be waited for again. If it was
-        stopped, the launch behind it did nothing; it counts as never begun.
+        stopped, the launch queued behind it did nothing and is treated as never begun.
         """
         state = self._state
         oldest = state.ended + 1

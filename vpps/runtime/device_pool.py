@@ -12,14 +12,14 @@ from vpps.runtime.driver import DeviceMemory, Driver
 
 
 class DevicePool:
-    """Floats that kernels work on. `pool[a:b]` copies them to the host; `pool[a:b] = array` copies an array of NumPy
-    or CuPy to the pool.
+    """Floats that kernels work on. `pool[a:b]` copies them to the host; `pool[a:b] = array` copies a NumPy or CuPy
+    array to the pool.
 
-    Reads and writes wait for the work of the stream.
+    Reads and writes wait for the stream's work.
 
     Args:
         stream: stream of the launches.
-        memory: memory that begins with the floats.
+        memory: GPU memory, which begins with the floats.
         floats: number of floats.
     """
 
@@ -87,7 +87,7 @@ class DevicePool:
         """Return a CuPy array over the floats from `address` on, without a copy.
 
         It has `__dlpack__` and `__cuda_array_interface__`, so that other libraries can share the memory. It shows the
-        results of the last launch until the next launch begins. After the pool grows, it is no longer part of the pool.
+        results of the last launch until the next launch begins. Once the pool grows, the array is not part of it.
 
         Raises:
             IndexError: the array would exceed the pool.

@@ -36,7 +36,7 @@ _NOT_READY = 600  # CUDA_ERROR_NOT_READY
 _STREAM_NON_BLOCKING = 1  # ordered only by events, not by work of others in the legacy default stream
 _EVENT_DISABLE_TIMING = 2
 
-# After one of these errors, every further call of the process fails in the same way (CUDA driver API, CUresult).
+# After one of these errors, every further call by the process fails in the same way (CUDA driver API, CUresult).
 _LOST = frozenset(
     "CUDA_ERROR_" + name
     for name in (
@@ -60,7 +60,7 @@ class DriverError(KernelError):
     Attributes:
         name: CUDA's name of the error, such as "CUDA_ERROR_ILLEGAL_ADDRESS".
         lost: True if this process can no longer use the GPU.
-        index: index of the failed call among those made together.
+        index: index of the failed call among the calls that were run together.
     """
 
     def __init__(self, name: str, text: str, index: int = 0) -> None:
@@ -134,10 +134,10 @@ class Properties(NamedTuple):
     """Properties of a GPU.
 
     Attributes:
-        name: the vendor's name of it.
+        name: the vendor's name for the GPU.
         arch: architecture for the compiler, such as "sm_90".
         sms: number of multiprocessors that this process may use: those of its slice if the GPU is partitioned (MIG).
-        shared_bytes: largest shared memory of a block.
+        shared_bytes: largest shared memory per block.
         cuda: CUDA version of the driver, 1000 * major + 10 * minor.
         l2_bytes: size of the second-level cache.
     """
@@ -157,7 +157,7 @@ class Properties(NamedTuple):
 
     @property
     def device(self) -> Device:
-        """Description of the GPU for the placement of weights."""
+        """Description of the GPU for weight placement."""
         return Device(self.name, int(self.arch[3:]), self.sms, self.shared_bytes, self.l2_bytes)
 
 
@@ -232,7 +232,7 @@ def why_cuda_is_unusable() -> str | None:
 
 
 def present_gpu() -> Device | None:
-    """Return the GPU of this machine that handles use by default; None if there is no usable one."""
+    """Return the GPU of this machine that handles use by default; None if there is no usable GPU."""
     return None if why_cuda_is_unusable() else usable_gpu().device
 
 
@@ -240,7 +240,7 @@ _CONTEXTS: dict[int, Any] = {}  # contexts of this process, by the number of the
 
 
 class DeviceMemory(NamedTuple):
-    """Memory of the GPU; returns to CuPy's allocator with the last reference to it."""
+    """Memory of the GPU; returned to CuPy's allocator when the last reference is dropped."""
 
     address: int
     nbytes: int
@@ -251,8 +251,8 @@ NO_MEMORY = DeviceMemory(0, 0, None)
 
 
 class PinnedMemory(NamedTuple):
-    """Page-locked memory of the host, which the GPU copies without help of the processor; returns to CuPy's allocator
-    with the last reference to it."""
+    """Page-locked memory of the host, which the GPU copies without help from the processor; returned to CuPy's
+    allocator when the last reference is dropped."""
 
     address: int
     words: NDArray[np.uint32]
@@ -260,7 +260,7 @@ class PinnedMemory(NamedTuple):
 
 
 class LoadedKernel(NamedTuple):
-    """A kernel on the GPU, with the dynamic shared memory of a block in bytes."""
+    """A kernel on the GPU, and the dynamic shared memory of each of its blocks, in bytes."""
 
     module: Any
     function: Any
@@ -271,7 +271,7 @@ class Driver:
     """One GPU: its memory, streams and events. Calls must be made inside `with driver:`, which makes its context
     current.
 
-    Methods with names in -ing (`copying_in`, `launching`) return calls for `run`.
+    Methods whose names contain an -ing form (`copying_in`, `launching`) return calls for `run`.
 
     Attributes:
         gpu: properties of the GPU.
@@ -289,7 +289,7 @@ class Driver:
         self.lost = False
         self.uuid = bytes(self._value(api.cuDeviceGetUuid(device)).bytes)
         # The primary context, shared with CuPy and PyTorch. It is never released: if this were its last owner, CuPy's
-        # memory would go with it.
+        # memory would be freed with it.
         if device not in _CONTEXTS:
             _CONTEXTS[device] = self._value(api.cuDevicePrimaryCtxRetain(device))
         self._context = _CONTEXTS[device]
@@ -314,10 +314,10 @@ class Driver:
         return result[1] if len(result) > 1 else None
 
     def run(self, *calls: Call) -> None:
-        """Make calls one after the other.
+        """Run calls one after the other.
 
-        Python executes no instruction in between, so a signal handler (Ctrl-C) runs before all of them or after all of
-        them. Calls that are not driver calls return None. Raises DriverError for the first call that fails.
+        Python executes no instruction in between, so a signal handler (Ctrl-C) runs either before or after all of them.
+        Calls that are not driver calls return None. Raises DriverError for the first call that fails.
         """
         results = list(map(operator.call, calls))
         for index, result in enumerate(results):
@@ -325,13 +325,13 @@ class Driver:
                 raise self._error(result[0], index)
 
     def finish(self, stream: Any, *calls: Call) -> None:
-        """Make calls, then wait until the stream has executed them."""
+        """Run calls, then wait until the stream has executed them."""
         self.run(*calls, partial(self._api.cuStreamSynchronize, stream))
 
     # ---- memory
 
     def memory(self) -> tuple[int, int]:
-        """Return the free bytes of the GPU's memory (without CuPy's reserve), and all its bytes."""
+        """Return the free memory of the GPU (without CuPy's reserve) and its total memory, in bytes."""
         result = self._api.cuMemGetInfo()
         self._value(result)
         return int(result[1]), int(result[2])
@@ -352,7 +352,7 @@ class Driver:
             ) from error
 
     def allocate(self, nbytes: int, purpose: str) -> DeviceMemory:
-        """Allocate memory of the GPU, not cleared. Raises CapacityError."""
+        """Allocate GPU memory without clearing it. Raises CapacityError."""
         allocate = self._plain if PLAIN_ALLOCATIONS.get() == "1" else self._cupy.cuda.alloc
         owner = self._allocated(allocate, nbytes, "the GPU", purpose)
         # CuPy's pool is ordered by its stream: memory that it hands out may still be in use by work on that stream.
@@ -365,16 +365,16 @@ class Driver:
         return cuda.MemoryPointer(cuda.Memory(nbytes), 0)
 
     def pinned(self, nbytes: int, purpose: str) -> PinnedMemory:
-        """Allocate page-locked memory of the host. Raises CapacityError."""
+        """Allocate page-locked host memory. Raises CapacityError."""
         owner = self._allocated(self._cupy.cuda.alloc_pinned_memory, nbytes, "the system", purpose)
         return PinnedMemory(int(owner.ptr), np.frombuffer(owner, np.uint32, nbytes // WORD_BYTES), owner)
 
     def mapped(self, memory: PinnedMemory) -> int:
-        """Return the address of page-locked memory for kernels; it is in the address space of every GPU."""
+        """Return the address at which kernels access page-locked memory; it is valid for every GPU."""
         return int(self._value(self._api.cuMemHostGetDevicePointer(memory.address, 0)))
 
     def array(self, memory: DeviceMemory, offset: int, shape: tuple[int, ...]) -> Any:
-        """Return a CuPy array of float32 over memory, from byte `offset` on, without a copy."""
+        """Return a float32 CuPy array over `memory`, from byte `offset` on, without a copy."""
         pointer = self._cupy.cuda.MemoryPointer(memory.owner.mem, memory.owner.ptr - memory.owner.mem.ptr + offset)
         return self._cupy.ndarray(shape, FLOAT32.dtype, pointer)
 
@@ -410,7 +410,7 @@ class Driver:
         return self._value(self._api.cuEventCreate(_EVENT_DISABLE_TIMING))
 
     def recording(self, event: Any, stream: Any) -> Call:
-        """Let the event pass when the stream reaches this point."""
+        """Record the event: it passes when the stream reaches this point."""
         return partial(self._api.cuEventRecord, event, stream)
 
     def awaiting(self, event: Any, stream: Any) -> Call:
@@ -443,11 +443,11 @@ class Driver:
         """Load a kernel. A binary that does not load is removed from the cache; the next attempt compiles it again.
 
         Args:
-            shared_bytes: dynamic shared memory of a block.
+            shared_bytes: dynamic shared memory per block.
 
         Raises:
             CompileError: the binary is damaged, or not for this GPU.
-            HandleError: a block of this GPU has less shared memory.
+            HandleError: this GPU has less shared memory per block.
         """
         if shared_bytes > self.gpu.shared_bytes:
             raise HandleError(
@@ -475,7 +475,7 @@ class Driver:
         self.run(partial(self._api.cuModuleUnload, kernel.module))
 
     def blocks_per_sm(self, kernel: LoadedKernel, threads: int) -> int:
-        """Return the number of blocks of the kernel that a multiprocessor runs at the same time."""
+        """Return the number of the kernel's blocks that a multiprocessor runs at the same time."""
         occupancy = self._api.cuOccupancyMaxActiveBlocksPerMultiprocessor
         return int(self._value(occupancy(kernel.function, threads, kernel.shared_bytes)))
 

@@ -24,7 +24,7 @@ from vpps.runtime.results import LaunchParameters
 MAX_BLOCKS = 256
 MAX_THREADS = 1024
 MAX_SHARED_BYTES = 256 << 10
-MAX_WORDS = 1 << 26  # words of one array; the index of its shadow holds no more
+MAX_WORDS = 1 << 26  # words in one array, limited by the index of the array's shadow
 MAX_SEED = 2**64 - 1
 WARP = 32
 _POSITIONS = 32
@@ -64,7 +64,7 @@ class _Request(ctypes.Structure):
 
 
 class _Library:
-    """A loaded library. Emulators with the same path share it; its memory is freed with the last of them."""
+    """A loaded library. Emulators with the same path share it; its memory is freed when the last of them is gone."""
 
     def __init__(self, lib: ctypes.CDLL) -> None:
         self.lib = lib
@@ -139,8 +139,8 @@ class Emulator:
             pool, script, counters, cleared, report: arrays of `struct Launch`; accesses outside them are reported.
             patience: nanoseconds that a wait may take; 0 for no limit.
             blocks: number of virtual processors.
-            threads: number of threads of a block; a multiple of 32.
-            shared_bytes: shared memory of a block; its words are NaN at first.
+            threads: number of threads per block; a multiple of 32.
+            shared_bytes: shared memory per block; its words are NaN at first.
             seed: 0 runs threads in order; any other number selects a random order, reproducibly.
             races: True to look for races; the library must be compiled for it.
             stopped, losses: further arrays of `struct Launch` in rendered kernels.
@@ -148,7 +148,7 @@ class Emulator:
             then: called after the launch; no signal handler can run in between.
 
         Returns:
-            At most 20 findings of different kind or place; the last one may have ended the launch.
+            At most 20 findings, which differ in kind or place; the last one may have ended the launch.
 
         Raises:
             HandleError: an argument is not as described.

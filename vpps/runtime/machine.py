@@ -1,4 +1,4 @@
-"""Interface of machines: virtual processors, their pool, and launches one after the other."""
+"""Interface of machines: virtual processors, their pool, and sequential launches."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def _shut_down(state: Any, pid: int) -> None:
             state.shutdown()
 
 
-_ending: list[bool] = []  # not empty once Python exits
+_ending: list[bool] = []  # not empty if Python is exiting
 
 
 def is_ending() -> bool:
-    """Return True once Python exits."""
+    """Return True if Python is exiting."""
     return bool(_ending)
 
 
@@ -88,11 +88,11 @@ class MachineRequest(NamedTuple):
 
     Attributes:
         vps: number of virtual processors; None for the machine's default.
-        onchip: forced parts of the distribution of weights over the chip, and the number of groups.
+        onchip: forced parts of the on-chip weight distribution, and the number of groups.
         train: True if the host will work during launches.
         timeline: True if kernels record a timeline of every virtual processor.
         schedule: name of the schedule.
-        local_rank: number of this process among the ranks of this computer, which divide its GPUs.
+        local_rank: number of this process among the ranks on this computer, which divide its GPUs.
         precision: precision of products with parameters.
     """
 
@@ -109,7 +109,7 @@ class Failure(NamedTuple):
     """Failure of a launch.
 
     Attributes:
-        message: a sentence with placeholders `{0}`, `{1}`, ... for the user's words for the positions.
+        message: a sentence; its placeholders `{0}`, `{1}`, ... stand for the positions in the user's words.
         positions: positions of instructions in the script.
     """
 
@@ -124,13 +124,13 @@ class Machine(ABC):
         target: name of the target, a row in `vpps.targets`.
         vps: number of virtual processors.
         pool: memory of the kernels; grows with `reserve`.
-        panel: rows of a packed panel; also the granule in which units are distributed to virtual processors.
+        panel: rows of a packed panel; also the granularity at which units are distributed to virtual processors.
         arch: architecture of the kernels: "sm_90", "avx512", or "" for the emulator.
         source: source of the kernel; "" before `specialise` on targets with a kernel per model.
         helped: True if the caller waits right after the next launch, so that its thread can execute part of it.
-        queues: True if a launch may be queued behind a running one. If that one is stopped, the queued launch counts
-            as never begun.
-        spec: abilities of the kernel; None before `specialise`, and if one kernel serves every model.
+        queues: True if a launch may be queued behind a running one. If the running one is stopped, the queued launch is
+            treated as never begun.
+        spec: abilities of the kernel; None before `specialise`, or if one kernel serves every model.
         resources: the compiler's report on the kernel; None if there is none.
         gpu: globally unique identity of the GPU; b"" without a GPU.
     """
@@ -148,17 +148,17 @@ class Machine(ABC):
     gpu = b""
 
     def expect(self) -> None:
-        """Announce that a launch comes soon."""
+        """Announce that a launch will begin soon."""
         return
 
     @property
     def in_order(self) -> AbstractContextManager[Any]:
-        """Context in which CuPy's work is ordered with the launches; the work has ended when the context is left."""
+        """Context that orders CuPy's work with the launches; the work has ended when the context is left."""
         return nullcontext()
 
     @property
     def device(self) -> Device | None:
-        """Chip that can hold weights; None if they stay in memory."""
+        """Chip that can hold weights; None if weights stay in memory."""
         return None
 
     @property
@@ -214,7 +214,7 @@ class Machine(ABC):
         self.reserve(min(max(floats, int(len(self.pool) * _GROWTH)), limit), keep)
 
     def reserve(self, floats: int, keep: int) -> None:
-        """Grow the pool to exactly `floats`, without a limit; otherwise the same as `grow`. Raises CapacityError."""
+        """Grow the pool to exactly `floats`, without a limit, but otherwise like `grow`. Raises CapacityError."""
         if floats > len(self.pool):
             larger = aligned_zeros(floats)
             larger[:keep] = self.pool[:keep]
@@ -248,7 +248,7 @@ class Machine(ABC):
 
     @abstractmethod
     def wait(self, number: int | None = None) -> Failure | None:
-        """Wait for the launch with that number to end, or for the oldest one in flight. Returns None on success.
+        """Wait for the launch with that number, by default the oldest in flight, to end. Returns None on success.
 
         Raises:
             DriverError: the GPU reports an error.
@@ -256,8 +256,8 @@ class Machine(ABC):
 
     @abstractmethod
     def loss(self, slot: int) -> float:
-        """Return a slot among the first floats of the pool, with the value of the latest finished launch that wrote
-        it."""
+        """Return the value of a slot among the pool's first floats, as written by the latest finished launch that wrote
+        to it."""
 
     @property
     @abstractmethod
@@ -273,7 +273,7 @@ def make_machine(target: str, wanted: MachineRequest) -> Machine:
     """Create the machine for a target, given by name or as `AUTO`.
 
     Raises:
-        HandleError, CompileError: it is not available; the message gives the reason and a remedy.
+        HandleError, CompileError: the target is not available; the message gives the reason and a remedy.
     """
     chosen = present_target() if target == AUTO else target_named(target)
     _check_groups(chosen, wanted)

@@ -1,4 +1,4 @@
-"""Records of a kernel with a timeline, and their memory on the cpu target. Mirrors templates/host/timeline.h."""
+"""Records that kernels write for a timeline, and their memory on the cpu target. Mirrors templates/host/timeline.h."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-# One executed instruction: start and end (nanoseconds of `time.perf_counter_ns`); bytes of weights, their gradients and
-# moments that it read and wrote; its position in the script; its virtual processor. Weights read by products count once
-# per panel and instruction on cpu. On a GPU they count once per row and four vectors, or not at all if the chip holds
-# them.
+# One executed instruction: start and end (nanoseconds of `time.perf_counter_ns`); bytes of weights, of their gradients
+# and of moments that it read and wrote; its position in the script; its virtual processor. Weights that products read
+# are counted once per panel and instruction on cpu. On a GPU they are counted once per row and four vectors, or not at
+# all if the chip holds them.
 RECORD = np.dtype([("start", "i8"), ("end", "i8"), ("bytes", "u8"), ("position", "u4"), ("vp", "u4")])
 
 # Log of one virtual processor: address and capacity of its records, in its own cache lines.
 _LINE = 128
 _LOG = np.dtype({"names": ["records", "capacity", "executed", "bytes"], "formats": ["u8"] * 4, "itemsize": _LINE})
 
-Records = NDArray[Any]  # elements are of RECORD
+Records = NDArray[Any]  # elements have type RECORD
 
 
 class Recording(Protocol):
-    """The records of one finished launch. It has room for a fixed number of records (the capacity) per virtual
+    """The records of one finished launch. A recording has room for a fixed number of records (the capacity) per virtual
     processor."""
 
     @property
     def lost(self) -> list[int]:
-        """Number of instructions per virtual processor whose records did not fit."""
+        """Number of instructions, per virtual processor, whose records did not fit."""
         ...
 
     def records(self) -> Records:
@@ -35,7 +35,7 @@ class Recording(Protocol):
 
 
 class HostRecording(Recording):
-    """The records of one launch of the cpu target."""
+    """The records of one launch on the cpu target."""
 
     def __init__(self, n_vps: int, capacity: int) -> None:
         self.capacity = capacity

@@ -41,10 +41,10 @@ class Results:
 
     Args:
         vps: number of virtual processors.
-        patience: nanoseconds that virtual processors wait, for messages.
+        patience: nanoseconds that virtual processors wait; used in messages.
 
     Attributes:
-        losses: the slots of the first floats of the pool, each with the value from the latest launch that wrote it.
+        losses: the slots among the pool's first floats, each with the value that the latest launch wrote there.
         losses_address: address of `losses` for kernels.
     """
 
@@ -62,7 +62,7 @@ class Results:
         return self.losses_address + WORD_BYTES * FIRST_FREE + WORD_BYTES * self._words * (number & 1)
 
     def begin(self, number: int) -> None:
-        """Clear the report at the beginning of a launch: it still holds the one from two launches before."""
+        """Clear the report at the beginning of a launch: it still holds the report from two launches before."""
         self._reports[number & 1] = 0
 
     def failure(self, number: int) -> Failure | None:

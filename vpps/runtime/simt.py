@@ -30,7 +30,7 @@ _COUNTER_WORDS = COUNTERS * 32
 
 
 def emulated_gpu(sms: int) -> Device:
-    """Return an H200 with another number of multiprocessors."""
+    """Return an H200 with `sms` multiprocessors."""
     return replace(known_device("H200"), name="emulated GPU", sms=sms)
 
 
@@ -40,7 +40,7 @@ def default_gpu() -> Device:
 
 
 def compiled(spec: KernelSpec, _arch: str) -> Kernel:
-    """Compile the kernel for `spec`, with race detection if the environment asks for it. Raises CompileError."""
+    """Compile the kernel for `spec`, with race detection if the environment requests it. Raises CompileError."""
     source = render_cuda(spec)
     return Kernel(source, build_simt(source, _races_by_environment()), spec.chip.shared_bytes)
 
@@ -53,7 +53,7 @@ class SimtMachine(Machine):
     Args:
         vps: number of virtual processors (thread blocks).
         races: True to detect races, with a special kernel; default: environment variable VPPS_SIMT_RACES.
-        seed: seed of the order of threads; 0 runs them in order; default: environment variable VPPS_SIMT_SEED.
+        seed: seed for the order of threads; 0 runs threads in order; default: environment variable VPPS_SIMT_SEED.
         timeline: True to record a timeline of every virtual processor. The emulator counts time in switches between
             threads, so the timeline shows the order of the work, not its duration.
 
@@ -84,7 +84,7 @@ class SimtMachine(Machine):
 
     @classmethod
     def for_handle(cls, w: MachineRequest) -> SimtMachine:
-        """Create a machine with the wanted number of blocks; the default is a few, divisible by the groups."""
+        """Create a machine with the wanted number of blocks; by default a few, a multiple of the number of groups."""
         groups = w.onchip.groups or 1
         return cls(max(DEFAULT_VPS, groups) // groups * groups if w.vps is None else w.vps, timeline=w.timeline)
 
@@ -175,7 +175,7 @@ def _races_by_environment() -> bool:
 
 
 def _failure(findings: list[Finding], report: NDArray[np.uint32]) -> Failure | None:
-    """Combine the emulator's findings and the kernel's own report of a stop; None if there are none."""
+    """Combine the emulator's findings and the kernel's own report of a stop; None if there are neither."""
     messages: list[str] = []
     positions: list[int] = []
     for finding in findings:

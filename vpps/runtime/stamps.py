@@ -1,7 +1,7 @@
 """Timelines of thread blocks: converts time stamps of each multiprocessor's clock into records on the host's clock.
 
-A launch writes memory that begins with one track per virtual processor. Then come the first stamps of all virtual
-processors, their second stamps, and so on. Mirrors templates/cuda/timeline.h.
+A launch writes memory that begins with one track per virtual processor. The first stamps of all virtual processors
+follow, then their second stamps, and so on. Mirrors templates/cuda/timeline.h.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from vpps.ops.element import WORD_BYTES
 from vpps.runtime.recording import RECORD, Recording, Records
 
-# Beginning of an instruction and end of the previous one: time on the multiprocessor's clock; position of the
-# instruction in the script; number of floats that the previous instruction has moved.
+# A stamp, at the beginning of an instruction and the end of the previous one: time on the multiprocessor's clock;
+# position of the instruction in the script; number of floats that the previous instruction read and wrote.
 STAMP = np.dtype([("cycles", "i8"), ("position", "u4"), ("floats", "u4")])
 
-# One moment on two clocks: the GPU's, which all multiprocessors share, and the multiprocessor's own.
+# The same moment on two clocks: the GPU's, which all multiprocessors share, and the multiprocessor's own.
 _CLOCKS = np.dtype([("nanoseconds", "i8"), ("cycles", "i8")])
 TRACK = np.dtype({"names": ["begun", "ended", "stamps"], "formats": [_CLOCKS, _CLOCKS, "i8"], "itemsize": 128})
 
@@ -31,7 +31,7 @@ class StampedRecording(Recording):
     def __init__(self, n_vps: int, capacity: int) -> None:
         self.n_vps = n_vps
         self.capacity = capacity
-        self.room = capacity + 1  # number of stamps: the end of a launch has one, too
+        self.room = capacity + 1  # number of stamps: the end of a launch is also stamped
         self._tracks = np.zeros(n_vps, TRACK)
         self._stamps = np.zeros((0, n_vps), STAMP)
         self._offset = 0
@@ -58,12 +58,12 @@ class StampedRecording(Recording):
         self._stamps = memory[end:].view(STAMP).reshape(-1, self.n_vps)
 
     def align(self, offset: int) -> None:
-        """Set the host's time minus the GPU's, in nanoseconds."""
+        """Set the nanoseconds by which the host's clock is ahead of the GPU's."""
         self._offset = offset
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """First beginning and last end, on the GPU's clock. None if the launch did nothing."""
+        """Earliest beginning and latest end, on the GPU's clock. None if the launch did nothing."""
         there = self._tracks[self._tracks["stamps"] > 0]
         if not len(there):
             return None
@@ -90,7 +90,7 @@ class StampedRecording(Recording):
 
 
 def _nanoseconds(cycles: NDArray[np.int64], begun: np.void, ended: np.void) -> NDArray[np.int64]:
-    """Convert cycles to the GPU's time, by the readings of both clocks at the beginning and end of a launch.
+    """Convert cycles to the GPU's time, from the readings of both clocks at the beginning and end of a launch.
 
     This assumes a constant clock rate; if it changes during the launch, the times in between are shifted.
     """
@@ -102,7 +102,7 @@ def _nanoseconds(cycles: NDArray[np.int64], begun: np.void, ended: np.void) -> N
 
 
 class SharedClock:
-    """Estimates the offset between the host's clock and a GPU's from launches alone.
+    """Estimates the offset between the host's clock and a GPU's from launch times only.
 
     A launch begins after the host has requested it, and ends before the host notices the end. The tightest bounds are
     kept until a launch contradicts them: the two clocks drift apart by some microseconds a second.

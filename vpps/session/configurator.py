@@ -24,15 +24,15 @@ _log = logging.getLogger(__name__)
 
 
 class Configurator:
-    """Chooses the configuration: first the user's choice, then the stored fastest one, then the fastest candidate of
-    tuning. If a graph does not run in a configuration that tuning chose, it is replaced by the default.
+    """Chooses the configuration: first the user's choice, then the stored fastest configuration, then tuning's fastest
+    candidate. If a graph does not run in a configuration that tuning chose, the default replaces it.
 
     Args:
         losses: receives every finished training step.
 
     Attributes:
         engine: the current engine.
-        optimizer, clip_norm: rule of the updates.
+        optimizer, clip_norm: the update rule.
         listeners: callbacks for the timeline of every finished launch.
 
     Raises:
@@ -101,7 +101,7 @@ class Configurator:
 
     @property
     def _is_free(self) -> bool:
-        """True if the user has chosen nothing that candidates change."""
+        """True if the user has set no option that candidates change."""
         return self._chosen.keys().isdisjoint(CHANGED)
 
     def _key(self) -> Key:
@@ -154,8 +154,8 @@ class Configurator:
     def kernel_for(
         self, graph: Graph, make: Callable[[Planner], Plan], trains: bool = False, accumulate: bool = False
     ) -> Plan:
-        """Return a plan, with a kernel to run it. Call `prepare` first. In a training step, whole stacks must move;
-        stacks that move only in part are dissolved."""
+        """Return a plan, with a kernel to run it. Call `prepare` first. A training step must update whole stacks; a
+        stack that it would update only in part is dissolved."""
         plan = self._tried(graph, make, trains, accumulate)
         while trains and plan.is_torn and self.engine.part(plan.reached):
             self._exchanged(graph, trains, accumulate)
@@ -188,7 +188,7 @@ class Configurator:
         return self.engine.prepare(graph, self.optimizer, trains, accumulate)
 
     def exchange(self) -> None:
-        """Replace the engine by one in the chosen configuration. On an error nothing changes; after Ctrl-C the next
+        """Replace the engine with one in the chosen configuration. On an error nothing changes; after Ctrl-C the next
         call tries again."""
         wanted, before = self._wanted, self.engine
         if wanted == (before.configuration, before.records):

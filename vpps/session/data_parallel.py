@@ -36,11 +36,11 @@ from vpps.turns import serialised
 
 
 class Shard(NamedTuple):
-    """Arguments and results of a call of `fb`.
+    """Arguments and results of a call to `fb`.
 
     Attributes:
-        key: key of its random numbers.
-        sums: its loss and gradients; None while its launch runs.
+        key: key for the call's random numbers.
+        sums: the call's loss and gradients; None while its launch runs.
     """
 
     graph: Graph
@@ -51,7 +51,7 @@ class Shard(NamedTuple):
 
 
 class PlanKey(NamedTuple):
-    """Cache key of a speculative plan: the plan may be launched if none of these has changed."""
+    """Cache key of a speculative plan: the plan may be launched if none of these values has changed."""
 
     planner: Planner
     graph: Graph
@@ -67,8 +67,8 @@ class PendingStep(NamedTuple):
     Attributes:
         shards: shards of this rank; empty if gradients were given.
         number: number of its update.
-        rule: copies of optimizer and clip_norm at its beginning.
-        total: sums over all shards, once all ranks have met.
+        rule: copies of optimizer and clip_norm, made when the step began.
+        total: future for the sums over all shards.
     """
 
     shards: Sequence[Shard]
@@ -79,14 +79,14 @@ class PendingStep(NamedTuple):
 
 
 class DataParallel(Halves):
-    """A handle whose gradients are sums over all ranks of a world.
+    """A handle whose gradients are sums over all ranks in a world.
 
-    Every rank gets the sums and makes the same update, so that all have the same weights, to the bit. This requires
-    that all know the same cells: cells decide the stacks of parameters, and these the order of sums. If a rank meets
-    new cells, all ranks add them in the order of shards, and compute the gradients of that step again.
+    Every rank gets the sums and applies the same update, so the weights are bit-identical on all ranks. All ranks must
+    know the same cells: cells decide the parameter stacks, and stacks decide the order of summation. If a rank meets
+    new cells, all ranks add these in shard order and compute the gradients of that step again.
 
-    After the launch of a step's last shard, a thread of the world adds up the gradients. Meanwhile the program records
-    the next graph and `fb` plans it. All other calls of the handle wait for that thread.
+    After the launch of a step's last shard, the world's thread adds up the gradients. Meanwhile the program records the
+    next graph and `fb` plans it. All other calls to the handle wait for that thread.
     """
 
     __slots__ = ("_ahead", "_begun", "_common", "_compared", "_history", "_shards", "_step", "_sum", "_world")
@@ -143,7 +143,7 @@ class DataParallel(Halves):
         back = starmap(setattr, [(self, "_step", step), (self.model, "_step", number)])
         try:
             self._step = None
-            if step is not None and not step.accumulate:  # its update has not been made
+            if step is not None and not step.accumulate:  # its update has not been applied
                 self.model._step = step.number - 1
             return super()._as_after_last_step(read)
         finally:
@@ -182,7 +182,7 @@ class DataParallel(Halves):
         return range(1) if self._world is None else self._world.mine
 
     def _key(self, train: bool, draw: int = 0) -> StepKey | None:
-        """Return the key of random numbers. Masks outside of examples depend on the shard, not on its rank."""
+        """Return the key for random numbers. Masks outside of examples depend on the shard, not on its rank."""
         key = super()._key(train, draw)
         if key is None or self._world is None:
             return key
@@ -196,7 +196,7 @@ class DataParallel(Halves):
     # ---- shards of a step
 
     def _plan_ahead(self, graph: Graph, loss: Expression) -> None:
-        """Plan a shard speculatively during the previous step, whose result may make another plan necessary."""
+        """Plan a shard speculatively during the previous step, whose result may invalidate the plan."""
         self._ahead, step, engine = None, self._step, self._engine
         if step is None or step.accumulate or step.total.done() or not isinstance(graph, Graph) or not len(graph):
             return
@@ -225,11 +225,11 @@ class DataParallel(Halves):
             self._configurator.prepare(graph, trains=True)  # first: it takes over the state of a restored checkpoint
             shard = Shard(graph, loss, accumulate, self._key(train=True))
             launched = self._launch(shard)
-            self._shards = []  # an error from here on ends the step
+            self._shards = []  # an error from here on aborts the step
             if len(before) + 1 == len(self._mine):
                 kept = [s.sums for s in before if s.sums is not None]
                 self._begin_step([*before, shard], lambda: [*kept, self._sums_of(launched)], accumulate)
-                # Finish now if an error is possible (no gradients, or on_nonfinite="raise"), so that all ranks get it.
+                # Finish now if an error is possible (no gradients, or on_nonfinite="raise"), so all ranks raise it.
                 if isinstance(launched, Sums) or self._losses.on_nonfinite == "raise":
                     self._finish()
             else:
@@ -246,8 +246,8 @@ class DataParallel(Halves):
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """End the step if an error leaves the block, and tell the other ranks. They are not told if they raise the same
-        error, or in case of Ctrl-C, which they get, too."""
+        """Abort the step if an error leaves the block, and tell the other ranks. They are not told if they raise the
+        same error themselves, or after Ctrl-C, which reaches them, too."""
         try:
             yield
         except BaseException as error:
@@ -300,7 +300,7 @@ class DataParallel(Halves):
         )
 
     def _again(self, shards: Sequence[Shard]) -> list[Sums]:
-        """Compute the shards again, with the stacks that all ranks have now."""
+        """Compute the shards again, with the stacks that all ranks now have."""
         found: list[Sums] = []
         for shard in shards:
             self._configurator.prepare(shard.graph, trains=True)
@@ -316,7 +316,7 @@ class DataParallel(Halves):
 
         Args:
             shards: shards of this rank; empty if gradients were given.
-            found: callback that waits for their sums.
+            found: callback that waits for the sums of these shards.
         """
         assert self._world is not None
         kept = bool(accumulate or self._store.accumulated)
@@ -353,8 +353,8 @@ class DataParallel(Halves):
                 return self._sum(sums, pieces)
 
     def _finish(self) -> None:
-        """Make the update of the step in the background, if there is one."""
-        if self._step is not None:  # tested here because every call comes here, mostly without a step
+        """Apply the update of the step in the background, if there is one."""
+        if self._step is not None:  # fast path: every call comes here, usually without a step
             self._make_update()
 
     @serialised
@@ -368,7 +368,7 @@ class DataParallel(Halves):
         now = number = self.model.step
         assigned = None
         if not step.accumulate:
-            if number != step.number:  # the program has assigned it, for later steps
+            if number != step.number:  # the program has assigned `model.step`, for later steps
                 assigned = number
             number = step.number - 1
         self.model._step, self._step = number, None  # in one statement: a signal handler may read both
@@ -386,7 +386,7 @@ class DataParallel(Halves):
         self._know_history()
 
     def _end(self, step: PendingStep, total: Sums) -> None:
-        """Make a step's update, or accumulate."""
+        """Apply a step's update, or accumulate its gradients."""
         given = AccumulatedGradients(1)
         for name, gradient in total.gradients.items():
             if isinstance(gradient, RowGradients):
@@ -397,7 +397,7 @@ class DataParallel(Halves):
         self._apply(given, step.accumulate, total.is_finite, loss, total.piece, step.rule, total.touched)
 
     def _take_over(self) -> None:
-        """Exchange new cells, so that all ranks know the same cells in the same order, that of the shards."""
+        """Exchange new cells, so that all ranks know the same cells in the same order, the order of shards."""
         assert self._world is not None
         assert self.model.cell_history is not None
         cells, (n, orders) = self.model.cell_history.cells, self._common

@@ -1,12 +1,12 @@
-"""Sums gradients over all shards, in the order of shards: the same bits on every transport, and on every rank.
+"""Sums gradients over all shards, in shard order: every transport and every rank gets the same bits.
 
-Dense gradients are in one buffer, with a segment for each rank. All-to-all: every rank gets its segment of all shards
-and adds them up in the order of shards. All-gather: all ranks get the sums. Each rank tests its own segment for
-non-finite values. This moves as many bytes as a ring all-reduce, which would sum in another order. If the pool has the
-same layout on all ranks, the buffer is a piece of the pool. Otherwise (other cells on a rank may lead to other stacks)
-it holds arrays in the users' format. A piece of a GPU's pool stays on the GPU if each rank has its own GPU and NCCL:
-NumPy's functions also work on CuPy arrays. For tables, every rank gets the rows that the shards use; they go through
-the host, together with the segments.
+Dense gradients are in one buffer, with a segment for each rank. All-to-all: every rank gets its segment from all shards
+and adds these up in shard order. All-gather: all ranks get the sums. Each rank tests its own segment for non-finite
+values. This moves as many bytes as a ring all-reduce, which would sum in another order. If the pool has the same layout
+on all ranks, the buffer is a piece of the pool. Otherwise (ranks with different cells can have different stacks) it
+holds arrays in the users' format. A piece of a GPU's pool stays on the GPU if each rank has its own GPU and NCCL:
+NumPy's functions also work on CuPy arrays. For tables, every rank gets the rows that the shards use; these rows are
+exchanged through the host, together with the segments.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Sums(NamedTuple):
 
     Attributes:
         loss: the sum of losses.
-        is_finite: for sums over all shards: True if a step may be made with loss and gradients.
-        gradients: gradients by name; for tables the rows in use. If there is a piece, they have no dense ones.
+        is_finite: for sums over all shards: True if loss and gradients may be used for a step.
+        gradients: gradients by name; for tables the rows in use. If there is a `piece`, only tables are listed here.
         piece: dense gradients in the layout of the pool.
-        touched: names of the dense parameters that the loss depends on; those in `gradients` may be missing here.
+        touched: names of the dense parameters that the loss depends on; parameters in `gradients` may be missing here.
     """
 
     loss: float
@@ -60,13 +60,13 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BufferLayout:
-    """Layout of parameters in a buffer of the users' arrays.
+    """Layout of the parameters in a buffer that holds the users' arrays.
 
     Attributes:
         dense: trainable parameters except tables, each with the offset of its first float.
         floats: size of the buffer.
         tables: trainable tables.
-        digest: digest of names, shapes, trainability and precisions; all ranks must have the same.
+        digest: digest of names, shapes, trainability and precisions; must be the same on all ranks.
     """
 
     dense: list[tuple[Parameter, int]] = field(default_factory=list)
@@ -89,7 +89,7 @@ class GradientSum:
         self._digested: tuple[Distribution | None, int] = None, 0
         self._received: list[Float32] = []
         self._values = np.zeros(0, np.float32)  # values of all ranks' rows
-        self._lengths: list[list[int]] = []  # numbers of table rows, and of their floats, by rank
+        self._lengths: list[list[int]] = []  # numbers of table rows, and of floats in them, by rank
         self._alike = False  # True if the pool has the same layout for all shards of the step
         self._gpus: list[int] = []  # `World.gpu_number` of all ranks
         self.any_gradient = False
@@ -102,7 +102,7 @@ class GradientSum:
         Args:
             shards: shards of this rank, in their order.
             step: number of their update.
-            kind: kind of call, an int that must be the same on all ranks.
+            kind: kind of the call, an int that must be the same on all ranks.
             digest: digest of the weights, or 0.
             drawn: number of mini-batches that this rank has drawn; the shards belong to the latest one.
             gpu: identity of the pool's GPU, or b"".
@@ -112,8 +112,8 @@ class GradientSum:
             True if some rank has met new cells.
 
         Raises:
-            DistributedError: another rank makes another step, has another model or other weights, has failed, or does
-                not answer.
+            DistributedError: another rank is at another step, has a different model or different weights, has failed,
+                or does not answer.
         """
         self._lay_out()
         layouts = {self._places_digest(shard.piece) for shard in shards}
@@ -150,7 +150,7 @@ class GradientSum:
         buffers = [piece.floats for piece in own] if alike else self._users_arrays(shards)
         total = buffers[-1]
         each = max(1, -(-len(total) // world.size))
-        parts = [total[r * each : (r + 1) * each] for r in range(world.size)]  # the last ones may be shorter
+        parts = [total[r * each : (r + 1) * each] for r in range(world.size)]  # the last parts may be shorter
         ints, values = self._rows_to_exchange(shards)
         sends, received = self._segments_to_exchange(buffers, each)
         world.exchange(
@@ -176,18 +176,18 @@ class GradientSum:
 
     @property
     def _mask_words(self) -> int:
-        """Number of words of the bit mask of touched dense parameters."""
+        """Number of words in the bit mask of touched dense parameters."""
         return -(-len(self._buffer.dense) // 64)
 
     def _mask(self, shards: Sequence[Sums]) -> NDArray[np.int64]:
-        """Return the bit mask of dense parameters that some shards touch."""
+        """Return the bit mask of the dense parameters that at least one shard touches."""
         names = frozenset[str]().union(*(shard.touched | shard.gradients.keys() for shard in shards))
         bits = np.zeros(64 * self._mask_words, np.uint8)
         bits[: len(self._buffer.dense)] = [p.name in names for p, _ in self._buffer.dense]
         return np.packbits(bits).view(np.int64)
 
     def _places_digest(self, piece: GradientPiece | None) -> int:
-        """Return a digest of the layout of a piece; 0 for None."""
+        """Return a digest of a piece's layout; 0 for None."""
         distribution = None if piece is None else piece.distribution
         if distribution is None or self._digested[0] is not distribution:
             places = [] if distribution is None else [(p.name, f.gradient) for p, f in distribution.places.items()]
@@ -231,7 +231,7 @@ class GradientSum:
         return list(buffers)
 
     def _segments_to_exchange(self, buffers: Sequence[Float32], each: int) -> tuple[list[Float32], list[Float32]]:
-        """Return by rank: that rank's segment of the local buffers; room for the local segment of its buffers."""
+        """Return two lists by rank: the segments to send to that rank; room for the segments received from it."""
         world = self._world
         segments = [slice(r * each, (r + 1) * each) for r in range(world.size)]
         if len(buffers) == 1:
@@ -273,7 +273,7 @@ class GradientSum:
     def _sums_of_rows(
         self, ints: Sequence[NDArray[np.int64]], values: Sequence[Float32], n: int
     ) -> dict[str, RowGradients]:
-        """Return the sums of rows by table, from the exchanged arrays of all ranks with `n` shards each."""
+        """Return the summed rows by table, from the exchanged arrays of all ranks with `n` shards each."""
         found, tables = {}, self._buffer.tables
         n += self._mask_words
         begins = [(n + len(tables), 0)] * len(ints)
@@ -285,11 +285,11 @@ class GradientSum:
             numbers = np.concatenate([ints[r][i:j] for r, ((i, _), (j, _)) in enumerate(spans)])
             if len(numbers) and not (numbers.min() >= 0 and numbers.max() < table.shape[0]):
                 self._world.give_up(f"another rank sent gradients of rows that table {table.name!r} does not have")
-            if len(tables) == 1:  # the rows of consecutive ranks adjoin in memory
+            if len(tables) == 1:  # the rows of consecutive ranks are adjacent in memory
                 rows = self._values[: len(numbers) * floats]
             else:
                 rows = np.concatenate([values[r][v:w] for r, ((_, v), (_, w)) in enumerate(spans)])
-            if len(numbers):  # else no shard uses the table, and it takes no step
+            if len(numbers):  # else no shard uses the table, and the table is not updated
                 found[table.name] = summed_rows(numbers, rows.reshape(-1, *table.shape[1:]))
             begins = ends
         return found

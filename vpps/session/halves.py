@@ -41,13 +41,13 @@ from vpps.values import Float32, as_count, as_flag, as_float32, as_items
 
 
 class RetainedForward:
-    """Values of a forward that wait for their backward.
+    """Values that a forward keeps for its backward.
 
     Attributes:
-        graph, wanted: the graph, and the wanted expressions, for which backward takes gradients.
-        masks: arguments of `Halves._key`. A callback of the handle would be a reference cycle.
-        key: key of dropout's random numbers, set when first planned; None if dropout is off.
-        updates: True if the backward makes an update.
+        graph, wanted: the graph, and the wanted expressions, whose gradients backward is given.
+        masks: arguments for `Halves._key`. A callback to the handle would create a reference cycle.
+        key: key for dropout's random numbers, set when first planned; None if dropout is off.
+        updates: True if the backward applies an update.
         plan: plan of both forward and backward.
         launch: number of the launch that computed the values; 0 if they are gone.
     """
@@ -83,7 +83,7 @@ class RetainedForward:
 class Halves(Session):
     """A handle with forward, backward and update as separate calls.
 
-    `fb(graph, loss)` equals `forward(graph, [loss], train=True, keep=True)`, then `apply(backward([1]))`, to the bit.
+    `fb(graph, loss)` is bit-identical to `forward(graph, [loss], train=True, keep=True)` and `apply(backward([1]))`.
     """
 
     __slots__ = ("_is_shared", "_kept", "_updated_by")
@@ -109,25 +109,25 @@ class Halves(Session):
         update: bool = False,
         draw: int = 0,
     ) -> list[Float32]:
-        """Return the values of expressions with the current weights; of rows, (n, ...).
+        """Return the values of expressions with the current weights; for rows, arrays (n, ...).
 
         Only vertices that the wanted expressions depend on are computed. Memory of intermediate values is reused after
         their last reader, unless values are kept.
 
         The graph may grow and be evaluated again, as in decoding. From the third consecutive call of this kind on, all
-        its values stay in the pool, and a call computes only new vertices. After any other launch, a change of weights,
-        or if the pool is too small, a call computes everything, with the same bits.
+        its values stay in the pool, and a call computes only new vertices. After any other launch or a change of
+        weights, or if the pool is too small, a call computes everything and gives the same bits.
 
         Args:
-            train: True for dropout, with the masks of the next `fb` of this graph.
+            train: True for dropout, with the same masks as the next `fb` on this graph.
             keep: True to keep values for `backward`.
-            update: True to keep values and make the update within the launch of `backward`, as `fb` does, with the
+            update: True to keep values and apply the update within the launch of `backward`, as `fb` does, with the
                 optimizer's current hyper-parameters.
             draw: 1, 2, ... for masks that differ from those of the next `fb`.
 
         Raises:
             GraphError: an expression belongs to another graph.
-            NoGradientError: with `keep`, nothing is wanted, or the wanted expressions depend on no trainable parameter
+            NoGradientError: with `keep`, `wanted` is empty, or the wanted expressions depend on no trainable parameter
                 and no input with `grad=True`.
             CapacityError, HandleError: see `fb`.
         """
@@ -198,7 +198,7 @@ class Halves(Session):
             return planner.plan_halves(kept.graph, kept.wanted, update, self._engine.parity, kept.key, held)
 
         skipped = -1
-        while skipped != self._losses.skipped:  # plan again if the previous step was skipped: numbers depend on it
+        while skipped != self._losses.skipped:  # plan again if the previous step was skipped: counts depend on it
             skipped = self._losses.skipped
             plan = self._configurator.kernel_for(kept.graph, made, trains=True)
             self._engine.wait()
@@ -210,8 +210,8 @@ class Halves(Session):
 
     @serialised
     def backward(self, seeds: Sequence[ArrayLike | None], kept: RetainedForward | None = None) -> Gradients:
-        """Return gradients of parameters, from gradients of the values of `forward(keep=True)`, without computing these
-        again. After this call, `input_gradient` returns gradients of inputs.
+        """Return the parameters' gradients, given gradients of the values of `forward(keep=True)`, without computing
+        these values again. After this call, `input_gradient` returns gradients of inputs.
 
         Args:
             seeds: the gradient of a scalar with respect to each wanted expression, in its shape; None for zeros.
@@ -219,8 +219,8 @@ class Halves(Session):
                 has run since, that forward is computed again, with the same result.
 
         Returns:
-            By name, dense arrays, or `RowGradients` of tables, for parameters that the wanted expressions depend on.
-            Empty after `forward(update=True)`: the update then runs in the background, as in `fb`.
+            Gradients by name, for the parameters that the wanted expressions depend on: dense arrays; `RowGradients`
+            for tables. Empty after `forward(update=True)`, whose update runs in the background, as in `fb`.
 
         Raises:
             HandleError: nothing was kept, or the weights have changed since.
@@ -273,15 +273,15 @@ class Halves(Session):
 
     @serialised
     def apply(self, gradients: Mapping[str, Any], accumulate: bool = False) -> None:
-        """Make an update from given gradients, with clipping, averages and moments as in `fb`.
+        """Apply an update from given gradients, with clipping, averages and moments as in `fb`.
 
-        Accumulated gradients of earlier calls are added, and in a world the gradients of all ranks. Parameters and rows
-        of tables without a gradient do not change: weights and moments stay, and there is no decay.
+        The update also uses accumulated gradients of earlier calls and, in a world, the gradients of all ranks.
+        Parameters and table rows without a gradient keep their weights and moments, without decay.
 
         Args:
-            gradients: by name, arrays of the parameters' shapes, or `RowGradients` (any pair of rows and values) for
-                tables; in a table's dense array, rows of zeros are ignored.
-            accumulate: True to keep them for a later update, as `fb(accumulate=True)` does.
+            gradients: by name, arrays in the parameters' shapes, or `RowGradients` (any pair of rows and values) for
+                tables; in a table's dense array, zero rows are ignored.
+            accumulate: True to keep the gradients for a later update, as `fb(accumulate=True)` does.
 
         Raises:
             ModelError, ShapeError, DtypeError, IndexRangeError: the gradients do not match the model.
@@ -311,11 +311,11 @@ class Halves(Session):
         rule: tuple[Optimizer, float | None] | None = None,
         touched: frozenset[str] = frozenset(),
     ) -> None:
-        """Make an update, or accumulate.
+        """Apply an update, or accumulate the gradients.
 
         Args:
-            is_finite: True if a step may be made with the gradients.
-            loss: loss of the gradients, if known.
+            is_finite: True if the gradients may be used for a step.
+            loss: the loss that the gradients belong to, if known.
             piece: the dense gradients, if they are not in `given`.
             touched: names of the parameters with a gradient in `piece`.
             rule: optimizer and clip_norm; default: the current ones.
@@ -388,8 +388,8 @@ class Halves(Session):
             sparse: True for the format of `backward`.
 
         Returns:
-            The loss, and dense arrays by the names of the trainable parameters that the loss depends on, so that
-            `apply` with them equals `fb`.
+            The loss, and dense arrays by name, for the trainable parameters that the loss depends on; `apply` with
+            these arrays equals `fb`.
 
         Raises:
             NoGradientError: the loss depends on no trainable parameter and on no input with `grad=True`.

@@ -55,7 +55,7 @@ class Handle(DataParallel):
         GraphError: the example's loss is not a scalar of its graph.
         CompileError: there is no compiler.
 
-    Calls from several threads run one after the other. Close it (or use it as a context manager) to end its threads.
+    Calls from several threads run in turn. Close the handle (or use it as a context manager) to end its threads.
     """
 
     __slots__ = ()
@@ -100,9 +100,9 @@ class Handle(DataParallel):
         """Run forward, backward and update for one mini-batch; return while the kernel runs.
 
         With `accumulate=True` there is no update: the gradients are added to those of earlier calls. The next call
-        without it adds its own, then clips and updates with the sum. So a batch may be larger than the pool.
+        without it adds its own gradients, then clips and updates with the sum. So a batch may be larger than the pool.
         Accumulated gradients belong to the model, like the moments: they outlive this handle and are saved in
-        checkpoints. Calls of `forward` or `gradients`, assigned weights and new parameters do not change them.
+        checkpoints. Calls of `forward` or `gradients`, assigned weights and new parameters leave them as they are.
         `model.step` counts updates, including skipped ones. Every call draws new dropout masks.
 
         Args:
@@ -111,22 +111,22 @@ class Handle(DataParallel):
             accumulate: True to keep the gradients for a later update.
 
         Returns:
-            The loss of the *previous* call (nan at the first); `sync_get_latest_loss` waits for this one's.
+            The loss of the *previous* call (nan at the first); `sync_get_latest_loss` waits for this call's loss.
 
-        In a world every call computes one shard of a mini-batch. The last call makes the step, with the sums of losses
-        and gradients over all shards of all ranks. The sums are computed in the background, and the next call makes the
-        update. The result is the loss of the latest finished step. Values of expressions are not available after a
-        step; use `forward` or `gradients` instead.
+        In a world every call computes one shard of a mini-batch. The last call completes the step, with the sums of
+        losses and gradients over all shards of all ranks. The sums are computed in the background; the next call
+        applies the update. The result is the loss of the latest finished step. Values of expressions are not available
+        after a step; use `forward` or `gradients` instead.
 
-        On cuda, the launch is queued behind the previous one before that is waited for. After Ctrl-C, `model.step`
-        tells if it was queued.
+        On cuda, the launch is queued before the host waits for the previous one. After Ctrl-C, `model.step` tells if
+        the launch was queued.
 
         Raises:
             GraphError: the loss is not a scalar, or belongs to another graph.
             NoGradientError: the loss depends on no trainable parameter.
             CapacityError: the graph needs a larger pool than allowed.
             KernelError: the previous launch was stopped; this call did nothing.
-            DistributedError: another rank has failed, makes another call, or does not answer.
+            DistributedError: another rank has failed, makes a different call, or does not answer.
             HandleError: the handle is closed, forward-only, used in a forked child, or the model shows its averages.
             NonFiniteError: loss or gradients of the previous call were not finite and `on_nonfinite="raise"`. That step
                 was skipped, but has used its number. This call did nothing, and training can continue.
@@ -145,7 +145,7 @@ class Handle(DataParallel):
         configurator.choose()
         try:
             self._launch_step(graph, loss, accumulate)
-        except CapacityError as error:  # a candidate of tuning may take a larger pool
+        except CapacityError as error:  # a tuning candidate may need a larger pool
             configurator.give_up(error)
             self._launch_step(graph, loss, accumulate)
         self._engine.wait(running=1)
@@ -211,11 +211,11 @@ class Handle(DataParallel):
 
     @serialised
     def compare_weights(self) -> None:
-        """Compare weights, moments and averages of all ranks, for example before rank 0 saves them. All ranks must call
-        this.
+        """Compare the weights, moments and averages of all ranks, for example before rank 0 saves them. All ranks must
+        make this call.
 
         Raises:
-            DistributedError: a rank differs from the others.
+            DistributedError: one rank's values differ from the others'.
         """
         self._check_usable()
         if self._world is None:
@@ -227,10 +227,10 @@ class Handle(DataParallel):
 
     @serialised
     def value(self, expression: Expression | Rows) -> NDArray[np.float32]:
-        """Return a copy of the value of an expression, or of rows, (n, ...), in the graph of the latest `fb`, `forward`
-        or `gradients`.
+        """Return a copy of an expression's value, or the values (n, ...) of rows, in the graph of the latest `fb`,
+        `forward` or `gradients`.
 
-        After `forward`, only the wanted values are available, or all values of a graph that has grown twice.
+        After `forward`, only the wanted values are available; for a graph that has grown twice, all values are.
 
         Raises:
             GraphError: the expression belongs to another graph, or was not computed or not kept.
@@ -251,7 +251,7 @@ class Handle(DataParallel):
 
         Raises:
             GraphError: see `value`.
-            HandleError: another target, with its memory on the host.
+            HandleError: the handle has another target, with its memory on the host.
         """
         if isinstance(expression, Rows):
             raise GraphError(f"device_value: {expression!r} may lie anywhere; use value, or device_value of one row")
@@ -282,8 +282,8 @@ class Handle(DataParallel):
 
     @serialised
     def explain(self) -> str:
-        """Describe the place of each weight and the reason, the kernel's resources, the largest memory use of a call,
-        and the cell compiler's work on each cell: plain text of 110 columns.
+        """Describe where each weight is kept and why, the kernel's resources, the largest memory use of a call, and the
+        cell compiler's work on each cell: plain text, 110 columns wide.
 
         On cuda and simt, `example` or the first `fb`, `forward` or `gradients` decides these.
         """
@@ -299,7 +299,7 @@ class Handle(DataParallel):
 
     @serialised
     def inspect(self, graph: Graph, loss: Expression) -> Inspection:
-        """Return the launch of `fb(graph, loss)`, or `forward(graph, [loss])` of a forward-only handle, for inspection:
+        """Return the launch of `fb(graph, loss)` (in a forward-only handle, `forward(graph, [loss])`) for inspection:
         `.graph`, `.plan`, `.script`, `.cell`, `.source()`, `.resources` and more, like the commands of `vpps-inspect`.
         Nothing is launched, and the stacks of parameters do not change.
 
@@ -343,12 +343,12 @@ class Handle(DataParallel):
 
         Args:
             path: file for ui.perfetto.dev, written at the end; after an error it holds the launches that have ended.
-                None writes no file.
+                With None, no file is written.
 
-        Warns with RuntimeWarning if the block made no launch.
+        Warns with RuntimeWarning if nothing was launched within the block.
 
         Raises:
-            HandleError: the path is not writable, the handle is closed, or it is inside another such block.
+            HandleError: the path is not writable, the handle is closed, or the block is inside another such block.
         """
         return self._tracing.block(path, self._check_usable, self._finish)
 

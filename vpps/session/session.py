@@ -164,12 +164,12 @@ class Session(Hinting):
 
     @property
     def tuning(self) -> str:
-        """The configuration found fastest earlier, or progress or result of `autotune`; "" if there is none."""
+        """The fastest configuration found earlier, or the progress or result of `autotune`; "" if there is none."""
         return self._configurator.describe()
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer. Between calls its fields may change; it may also be replaced by another one of its class."""
+        """The optimizer. Between calls its fields may change; another optimizer of its class may also replace it."""
         return self._configurator.optimizer
 
     @optimizer.setter

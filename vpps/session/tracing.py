@@ -21,7 +21,7 @@ class Tracing:
         self.pid = os.getpid()
         self._configurator = configurator
         self._turn = turn
-        self._trace: Trace | None = None  # trace of the block that has begun and not ended
+        self._trace: Trace | None = None  # trace of the block that has begun but not ended
         self._open = False  # True until the block is left
         self._recorded_before = False  # True if the handle records outside of blocks, too
 

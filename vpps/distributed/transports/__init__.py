@@ -1,6 +1,6 @@
 """Transports between processes. One primitive exchanges arrays with all other ranks at once.
 
-All-to-all, all-gather, barriers and sums are built on it. These sums are the same on every transport; those of MPI
+All-to-all, all-gather, barriers and sums are built on it. These sums have the same bits on every transport; sums by MPI
 libraries and NCCL differ from each other in the last bits. mpi: mpi4py; process_group: torch.distributed.
 """
 
@@ -31,7 +31,7 @@ class NoAnswer(Exception):
 
 
 class Patience:
-    """Measures the time waited for other ranks, without times when this process itself was stopped."""
+    """Measures the time waited for other ranks, excluding times when this process itself was stopped."""
 
     LONGEST_PAUSE = 0.5
     """Largest number of seconds that count between two calls of `seconds`."""
@@ -52,9 +52,9 @@ class Transport(ABC):
     Attributes:
         name: name in `init(backend=)`.
         rank, size: number of this process, and number of processes.
-        has_core: True if this rank can have a core of its own.
-        any_thread: True if any thread may use it, while other threads run.
-        takes_gpus: True if it also exchanges arrays in the memory of GPUs.
+        has_core: True if this rank can have a core to itself.
+        any_thread: True if any thread may use the transport while other threads run.
+        takes_gpus: True if the transport also exchanges arrays in GPU memory.
     """
 
     name: ClassVar[str]
@@ -82,4 +82,4 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free the resources that belong to this transport alone."""
+        """Free the resources that only this transport uses."""

@@ -22,7 +22,7 @@ READING = 0.3
 
 
 class MpiTransport(Transport):
-    """Exchanges messages in its own communicator, so that they do not mix with others.
+    """Exchanges messages in its own communicator, so that they do not mix with other messages.
 
     Args:
         comm: an `mpi4py.MPI.Comm`; None for all processes of the launcher.

@@ -1,4 +1,4 @@
-"""torch.distributed transport: uses the process group of a PyTorch program, or the one of torchrun's variables."""
+"""torch.distributed transport: uses a PyTorch program's process group, or creates one from torchrun's variables."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class ProcessGroupTransport(Transport):
     """Exchanges messages in its own groups: gloo for arrays on the host, NCCL for arrays on GPUs.
 
     Args:
-        group: a `torch.distributed.ProcessGroup`; None for the default group. An existing group must use NCCL, or NCCL
-            is not used here either.
+        group: a `torch.distributed.ProcessGroup`; None for the default group. If an existing group does not use NCCL,
+            this transport does not use it either.
         timeout: seconds that ranks may take to meet at the beginning.
 
     Raises:
@@ -75,7 +75,7 @@ class ProcessGroupTransport(Transport):
 
     @cached_property
     def _gpu_group(self) -> Any:
-        """NCCL group, created at the first exchange between GPUs. Its own timeout ends the process, so it is longer."""
+        """NCCL group, created at the first exchange between GPUs. NCCL's timeout is longer, as it ends the process."""
         return self._new_group("nccl", 2 * self._timeout)
 
     def exchange(self, sends: Messages, receives: Messages, timeout: float) -> None:
