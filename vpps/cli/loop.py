@@ -108,7 +108,7 @@ class Best:
         return False
 
     def is_old(self, finished: int, patience: int | None) -> bool:
-        """Return True if the last `patience` finished epochs or more brought no better score."""
+        """Return True if at least the last `patience` finished epochs brought no better score."""
         return patience is not None and finished - self.epoch >= patience
 
 
@@ -124,7 +124,7 @@ def _epoch(
     quiet = console.quiet or not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
         bar = progress.add_task("train", total=n_batches, epoch=epoch + 1, loss="")
-        # The order depends on seed and epoch alone, so a resumed run sees the same batches as an uninterrupted one.
+        # The order depends only on seed and epoch, so a resumed run sees the same batches as an uninterrupted one.
         divided: dict[str, Any] = {} if world.shards == 1 else {"world": world}  # a user's own set may lack `world`
         for k, batch in enumerate(task.train.batches(options.batch_size, seed=seed, epoch=epoch, **divided)):
             graph, size = vpps.Graph(), batch.whole if divided else len(batch)

@@ -1,6 +1,6 @@
 """`vpps-profile WORKLOAD`: finds the fastest configuration for a model on this machine and stores it for handles.
 
-Candidates run on the same batches in turns, so that noise of the machine affects all of them equally.
+Candidates take turns on the same batches, so that noise on the machine affects all of them equally.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Measured:
     def ratio(self, default: Measured) -> float:
         """Return the speedup over the default, 0 if the candidate does not run.
 
-        It is the median over pairs of times of one batch in one turn.
+        It is the median ratio of the two times for one batch in one turn.
         """
         return 0.0 if self.reason else float(np.median(np.divide(default.times, self.times)))
 
@@ -110,7 +110,7 @@ class Bench:
         """Measure all candidates; each has one turn in every round.
 
         Args:
-            told: callback after each turn; takes the numbers of finished turns and of all turns.
+            told: callback after each turn; its arguments are the numbers of finished turns and of all turns.
 
         Raises:
             VppsError: the default, which is the first candidate, does not run.

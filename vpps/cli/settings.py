@@ -23,7 +23,7 @@ def parameters_of(settings_type: type[Settings]) -> list[inspect.Parameter]:
 
 
 def fields_from(options: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a dataclass of options from values by name; ignore other values.
+    """Return the values of the fields of an options dataclass; ignore all other values.
 
     The values come from a command's context or from a checkpoint.
 

@@ -27,12 +27,12 @@ FORMAT = 1
 _USER = "user."  # prefix of the user's own metadata
 _WEIGHT = "weight/"
 _MOMENT = "moment/"
-_GRADIENT = "gradient/"  # accumulated gradients; for a table only the rows that have one
+_GRADIENT = "gradient/"  # accumulated gradients; for a table only the rows with a gradient
 _GRADIENT_ROWS = "gradient_rows/"
 _AVERAGE = "average/"
 _AVERAGE_CURRENT = "average_current/"  # for a table: number of updates that each row's average includes
 _DESCRIPTION = "vpps"
-_CHECKSUM = "vpps.crc32"  # safetensors has none
+_CHECKSUM = "vpps.crc32"  # safetensors files have no checksum of their own
 
 
 HistoryReader = Callable[[Mapping[str, Any], "Mapping[str, Parameter | None]", "Sequence[Parameter]"], "CellHistory"]
@@ -196,7 +196,7 @@ def _int(description: Mapping[str, Any], name: str, least: int | None) -> int:
 
 
 def _counts(description: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
-    """Return steps by parameter; older files have one start for all, "since". Raises KeyError, ValueError."""
+    """Return step counts by parameter; older files have one start, "since", for all. Raises KeyError, ValueError."""
     if "since" not in description:
         return {name: _int(description["counts"], name, 0) for name, _ in description["counts"].items()}
     count = description["step"] - _int(description, "since", 0)
@@ -251,7 +251,7 @@ def _accumulated(
 
 
 def _kind(p: Parameter) -> str:
-    """Return the name of the parameter's kind in a file: "parameter" or "lookup"."""
+    """Return the parameter's kind as named in files: "parameter" or "lookup"."""
     return type(p).__name__.lower()
 
 

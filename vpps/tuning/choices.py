@@ -33,7 +33,7 @@ class Key:
     """Key of a choice.
 
     Attributes:
-        device: description of the processor or GPU and of its used part.
+        device: description of the processor or GPU, and of the part in use.
         model: names, shapes, kinds and precisions of the parameters.
         train: True for a handle that trains, False for one that only evaluates.
     """
@@ -53,7 +53,7 @@ class Choice:
     """The fastest candidate.
 
     Attributes:
-        ratio: time of the default over the time of the candidate.
+        ratio: the default's time divided by the candidate's time.
         by: the program that measured it, such as "vpps-profile".
     """
 
@@ -96,7 +96,7 @@ def find(key: Key) -> Choice | None:
 
 
 def keep(key: Key, choice: Choice) -> Path | None:
-    """Write a choice to the file, unless disabled; return the path. Raises OSError if the file cannot be written."""
+    """Write a choice to the file, if enabled; return the path. Raises OSError if the file cannot be written."""
     path = choices_file()
     if path is None:
         return None
