@@ -81,7 +81,7 @@ Shower = Callable[..., str]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Values of the options of a `vpps-inspect` command; every command has some of these options.
+    """Option values of a `vpps-inspect` command; every command has some of these options.
 
     Attributes:
         rest: settings of the task, as command line arguments.
@@ -112,7 +112,7 @@ class Request:
         """Plan the first batch of the workload with these options.
 
         Args:
-            compiled: compile its kernel, too.
+            compiled: also compile the kernel.
             arch: architecture of the GPU; overrides the option.
         """
         workload, arch = self.batches, arch or self.arch

@@ -46,7 +46,7 @@ class Measured:
 
     Attributes:
         times: seconds per batch, a row per turn.
-        reason: error of a candidate that does not run, or "".
+        reason: error from a candidate that does not run, or "".
     """
 
     candidate: Candidate

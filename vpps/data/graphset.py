@@ -139,7 +139,7 @@ class GraphSet:
                 vocabularies and graph sizes.
 
         Raises:
-            DataError: the file is missing, truncated or damaged, or another program or version wrote it.
+            DataError: the file is missing, truncated or damaged, or was written by another program or version.
         """
         where = as_path(path, "load", DataError)
         return cls.from_arrays(*graphfile.load(where, as_flag(verify, "load: verify", DataError)), where)

@@ -10,7 +10,7 @@
 | `synthetic_lattices`  | a lattice of characters and words    | edges between words and characters                 |
 | `tournaments`         | a complete tree with one label       | the tree up to its root                            |
 
-Equal arguments give equal data on every machine and with every Python version.
+The same arguments give the same data on every machine and with every Python version.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def compose(left: Phrase, right: Phrase) -> Phrase:
 
 
 def synthetic_treebank(n_train: int = 2000, n_dev: int = 400, seed: int = 1) -> Treebank:
-    """Generates random binary trees with labels of five classes; equal arguments give equal trees everywhere.
+    """Generates random binary trees with labels of five classes; the arguments fully determine them.
 
     The sentences have 4 to 24 words, 14 on average, from a vocabulary of 121. For comparison, SST has 8544 and 1101
     trees of 19 words on average, from a vocabulary of about 18000.
@@ -171,7 +171,7 @@ _SYLLABLES = "ba ke lo mi nu pra ste dri vo gu ha je zi fla tro ry".split()
 def synthetic_sentences(
     n_train: int = 1500, n_dev: int = 300, seed: int = 1, *, coined: bool = False
 ) -> tuple[list[list[Token]], list[list[Token]]]:
-    """Generates random tagged sentences for training and development; equal arguments give equal sentences everywhere.
+    """Generates random tagged sentences for training and development; the arguments fully determine them.
 
     Words of a name have the tag I-PER, I-LOC or I-ORG, other words O. Sentences have 6 to 31 words, 16 on average.
 
@@ -243,7 +243,7 @@ _NOUN_ENDINGS = {(False, 0): "o", (False, 1): "a", (True, 0): "i", (True, 1): "e
 def synthetic_text(
     n_train: int = 2000, n_dev: int = 400, seed: int = 1, depth: int = 3
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """Generates random sentences for training and development; equal arguments give equal sentences everywhere.
+    """Generates random sentences for training and development; the arguments fully determine them.
 
     They have 3 to 21 words, 8 or 9 on average, from a vocabulary of 78.
 
@@ -257,7 +257,7 @@ Pairs = list[tuple[list[str], list[str]]]
 
 
 def synthetic_parallel(n_train: int = 3000, n_dev: int = 300, seed: int = 1, depth: int = 1) -> tuple[Pairs, Pairs]:
-    """Generates sentences and translations for training and development; equal arguments give equal pairs everywhere.
+    """Generates sentences and translations for training and development; the arguments fully determine them.
 
     Args:
         depth: see `synthetic_text`. At depth 1 the sentences have up to 10 words, 6 on average.
@@ -303,7 +303,7 @@ def _noun_phrase(rng: random.Random, plural: bool, depth: int) -> Iterator[str]:
         yield pick(rng, TRANSITIVE) + "s" * (not other)
 
 
-# Lattices: an invented language has a lexicon of words of two to four characters. Each word has one of three
+# Lattices: an invented language has a lexicon of two- to four-character words. Each word has one of three
 # categories, which its spelling does not reveal. Some characters are marks. A sentence is a sequence of words and
 # characters; its lattice contains every lexicon word that occurs in it, even by accident. The tag of a character is
 #
@@ -319,7 +319,7 @@ _ALPHABET, _MARKS = "abcdefghijklmnopqrstuvwx", "vwx"
 
 
 def synthetic_lattices(n_train: int = 1500, n_dev: int = 300, seed: int = 1) -> tuple[GraphSet, GraphSet]:
-    """Generates training and development sets like those of `read_lattices`; equal arguments give equal lattices.
+    """Generates training and development sets like those of `read_lattices`; the arguments fully determine them.
 
     The sentences have 8 to 32 characters, 20 on average; Weibo has 1147 and 113 sentences of 44 characters on average.
     """
@@ -377,7 +377,7 @@ PLAYS = ("rock", "paper", "scissors")
 
 
 def tournaments(n_trees: int, leaves: int, *, n_words: int = 30, seed: int = 1) -> GraphSet:
-    """Generates random complete trees; equal arguments give equal trees.
+    """Generates random complete trees; the arguments fully determine them.
 
     Args:
         n_trees: number of trees.

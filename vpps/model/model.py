@@ -36,11 +36,11 @@ Init = str | float | ArrayLike | Initialiser
 
 
 class Parameter(Operand, Hinting):
-    """A trainable array, created by `Model.parameter` and usable as an operand. A matrix multiplies vectors and
-    computed matrices (`W @ x`, `W.T @ x`), and its rows can be looked up. In other operations, each vertex copies it.
+    """A trainable array, created by `Model.parameter` and usable as an operand. A matrix can multiply vectors and
+    computed matrices (`W @ x`, `W.T @ x`), and its rows can be looked up. In other ops, each vertex copies the operand.
     """
 
-    # `version` counts assignments: packed copies with another version are out of date.
+    # `version` counts assignments: packed copies with a different version are out of date.
     __slots__ = ("__weakref__", "_model", "_name", "_shape", "_trainable", "host", "is_transposed", "version")
     name: str = read_only("_name", 'Full name, scopes included, such as "encoder/U".')
     shape: Shape = read_only("_shape", "Shape: (), (n,) or (rows, columns); of a table, rows first.")
@@ -251,7 +251,7 @@ class Model(Readable, Hinting):
         self.is_averaged = False  # True inside `averaged`, when the parameters show their averages
         self.state_version = 0  # counts replacements of the training state from outside (restore)
         self.layout_version = 0  # counts changes to the set of parameters or of trained parameters
-        self.places: dict[Parameter, str] = {}  # places of the weights during a launch of the latest handle
+        self.places: dict[Parameter, str] = {}  # places of the weights during the latest handle's launches
         self._parameters: dict[str, Parameter] = {}
         self._scope: tuple[str, ...] = ()
         self.bare_programs = Recent()  # traced one-op cells over these parameters, kept by vpps.graph
@@ -327,7 +327,7 @@ class Model(Readable, Hinting):
             dense: True makes the table a parameter of rank 2, which can also multiply: with tied embeddings `E @ h`
                 gives the logits. Its gradient is dense, and an update touches all rows.
 
-        Raises the errors of `parameter`.
+        Raises the same errors as `parameter`.
         """
         kind, ranks = (Parameter, (2,)) if dense else (Lookup, (1, 2, 3))
         return self._declare(kind, name, shape, "uniform" if init is None else init, trainable, ranks)
@@ -395,7 +395,7 @@ class Model(Readable, Hinting):
 
     @property
     def step(self) -> int:
-        """Updates tried. If set, schedules and dropout continue from it; bias correction counts each parameter's."""
+        """Updates tried so far. If set, schedules and dropout use it; bias correction has a count per parameter."""
         return self._step
 
     @step.setter

@@ -37,7 +37,7 @@ class Named:
         return f"<vpps.nn.{type(self).__name__} {self.name!r}: {taken} -> {made}>"
 
     def _sizes(self) -> tuple[int, int]:
-        """Return the sizes of the input and of the output."""
+        """Return the input size and the output size."""
         W: Parameter | None = self.W  # type: ignore[attr-defined]
         return 0 if W is None else W.shape[1], self.hidden_size
 
@@ -84,7 +84,7 @@ class Layer(ABC, Named, Hinting):
 
         Raises:
             ModelError: a weight is missing, is unknown to this layer, or is not finite.
-            ShapeError, DtypeError: a weight has another shape, or is not numeric.
+            ShapeError, DtypeError: a weight has the wrong shape, or is not numeric.
         """
         self._assign(self._read(weights, prefix))
 

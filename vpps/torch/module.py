@@ -63,14 +63,14 @@ class Module(Holder):
         optimizer.step()
 
     Its parameters are the model's weights, in the same memory: "tree/U" is `net.tree.U`, and "tree.U" in state dicts.
-    The next call notices changes by PyTorch's optimizers and other changes in place. It may miss writes of few elements
+    The next call notices in-place changes by PyTorch's optimizers or other code. It may miss writes to few elements
     through `tensor.data` or a NumPy view. `requires_grad` and `trainable` are one flag; the latest setting applies from
     the next call on. `eval()` disables dropout; every training forward draws a new mask.
 
     Args:
         model: model with the parameters.
         optimizer: None lets PyTorch update the weights with gradients from vpps. With a vpps optimizer every backward
-            updates the model's weights in its launch, and their `grad` stays None.
+            updates the model's weights in its launch, and their `grad` remains None.
         sparse: True gives tables sparse gradients, for `torch.optim.SparseAdam`.
         options: options of `vpps.Handle`: target, vps, ...
 

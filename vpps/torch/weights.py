@@ -117,7 +117,7 @@ class SharedWeight:
         return flat[:: max(1, len(flat) // SAMPLE)].tobytes()
 
     def check_place(self) -> None:
-        """Raise ModelError if the module holds another tensor."""
+        """Raise ModelError if the module holds a different tensor."""
         if self.place.get(self.key) is not self.tensor or any(of.get(name) is not at for of, name, at in self.scopes):
             raise ModelError(
                 f"{self.parameter!r}: another tensor or module has been put in place of its weights (functional_call, "

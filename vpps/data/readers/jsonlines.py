@@ -9,7 +9,7 @@
 (The object is shown on five lines; in a file it is on one.) Vertices are indices into these lists, from 0.
 
 - `children`: the children of every vertex, in order; null or -1 is a missing child. The alternative is `edges`, pairs
-  `[parent, child]`; the children of a vertex keep the order of its pairs. With `edges`, `vertices` gives the number of
+  `[parent, child]`; a vertex's children keep the order of its pairs. With `edges`, `vertices` gives the number of
   vertices unless `kind` or a column implies it.
 - `kind` (optional): a name per vertex. Kinds are numbered in order of first appearance (`set.kinds`; `--like` uses the
   numbers of another file). Pass cells to `graph.map` in that order.
@@ -66,7 +66,7 @@ def read_jsonl(
     classes: Collection[str] = (),
     like: GraphSet | None = None,
 ) -> GraphSet:
-    """Reads graphs from lines of JSON, in the format that this module's docstring describes; skips blank lines.
+    """Reads graphs from JSON lines, in the format that this module's docstring describes; skips blank lines.
 
     Args:
         min_count: vocabulary strings that occur less often become unknown; by default none do. Not allowed with `like`.
@@ -184,7 +184,7 @@ class _Column:
 
     @property
     def width(self) -> tuple[int, ...]:
-        """The shape of a row of numbers; () for a number."""
+        """The shape of a row of numbers; () for a single number."""
         return (int(self.kind.split()[2]),) if self.kind.startswith("rows") else ()
 
     def check_numbers(self) -> None:

@@ -26,7 +26,7 @@ def read_tagged(*paths: Source, min_count: int | None = None, like: GraphSet | N
         like: take vocabulary and tags from this set.
 
     Raises:
-        DataError: a file cannot be read or holds no sentence, or a token has no tag or an unknown one.
+        DataError: a file cannot be read or holds no sentence, or a token's tag is missing or unknown.
     """
     sources, sentences = tagged_lines(*paths)
     return graphs_of_tagged(sentences, min_count=min_count, like=like, sources=sources)

@@ -217,7 +217,7 @@ class Trees(Labels):
 
 
 class TwoTypeTrees(Trees):
-    """`Trees` with two types of inner nodes. The drawn types are part of the data and independent of the seed."""
+    """`Trees` with two types of inner nodes. The drawn types are part of the data and do not depend on the seed."""
 
     def read(self, like: Any, **of_files: Any) -> tuple[GraphSet, GraphSet]:
         train, dev = super().read(like, **of_files)
