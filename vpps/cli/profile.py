@@ -80,7 +80,7 @@ class Bench:
     Attributes:
         workload: source of the batches; every turn trains its model from the same weights.
         options: options of the handle: target and precision.
-        train: measure training steps; False measures the evaluation of the loss.
+        train: measure training steps; False measures only the loss's evaluation.
         batches: number of timed batches per turn.
         warmup: untimed batches per turn, in addition to the largest batch.
     """
@@ -98,7 +98,7 @@ class Bench:
         return vpps.Handle(self.workload.model, optimizer, train=self.train, verify=False, **options)
 
     def candidates(self) -> tuple[list[Candidate], Key]:
-        """Return the candidates, default first, and the key of the choice. Raises VppsError if the default fails."""
+        """Return the candidates, default first, and the choice's key. Raises VppsError if the default fails."""
         with self.handle(Candidate()) as handle:
             self._run(handle, *self.workload.first(1)[0])
             handle.sync_get_latest_loss()

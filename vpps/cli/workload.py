@@ -168,7 +168,7 @@ def _function(name: str) -> Callable[[int], Any]:
 def _errors_of(what: str, called_wrongly: str = "") -> Iterator[None]:
     """Turn an error in the user's code into a WorkloadError with its file and line.
 
-    Errors that vpps raises and missing modules are reported unchanged.
+    Errors from vpps and errors about missing modules are propagated unchanged.
 
     Args:
         what: description of the user's code.

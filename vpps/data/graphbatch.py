@@ -123,7 +123,7 @@ class GraphBatch:
         `inputs={"relations": (batch.child_offsets, rows)}`.
 
         Raises:
-            DataError: children are a table. Pass edge columns by child instead: `batch["relation"][:, 0]` for child 0.
+            DataError: children are a table. Pass a column per child instead: `batch["relation"][:, 0]` for child 0.
         """
         if not isinstance(self.children, tuple):
             raise DataError(
@@ -147,13 +147,13 @@ class GraphBatch:
     def order(self) -> NDArray[np.int64]:
         """int64[n]: the vertices, graph by graph, children before parents."""
         order = self._graphs.arrays.order
-        if order is None:  # vertices are numbered children first
+        if order is None:  # children are numbered before their parents
             return np.arange(self.n_vertices)
         return self._take(order) + self.offsets[:-1].repeat(self._sizes)
 
     @_once
     def roots(self) -> NDArray[np.int64]:
-        """int64[roots]: the vertices without parents, one per tree, in rising order."""
+        """int64[roots]: the vertices without parents, one per tree, in ascending order."""
         children = self.children
         indices = children[1] if isinstance(children, tuple) else children
         root = np.ones(self.n_vertices + 1, np.bool_)  # the last entry, -1, stands for a missing child

@@ -167,7 +167,7 @@ def _private_copy(file: BinaryIO) -> NDArray[np.uint8]:
     """Copies a file to an unnamed temporary file and maps the copy, which no other program can truncate.
 
     Raises:
-        OSError: the temporary folder has no room for the copy.
+        OSError: the temporary folder has too little space for the copy.
     """
     try:
         with tempfile.TemporaryFile() as copy:

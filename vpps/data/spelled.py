@@ -56,7 +56,7 @@ class SpelledSentences:
         Args:
             min_count: words that occur less often get a spelling; the default is 5. Not allowed with `like`.
             like: take the vocabularies of words and characters, and the tags, from these sentences.
-            sources: names of the sentences for messages.
+            sources: names of the sentences in error messages.
 
         Raises:
             DataError: there is no sentence, or `like` lacks a tag.

@@ -52,7 +52,7 @@ def serialised(model: Model, path: Path) -> bytes:
 
     model.pull_weights()
     tensors: dict[str, NDArray[Any]] = {f"{_WEIGHT}{p.name}": p.host for p in model}
-    # A file of averages omits the training state, because that state belongs to the weights.
+    # A file with averages omits the training state, because that state belongs to the weights.
     state = model.optimizer_state if not model.is_averaged else None
     accumulated = model.accumulated if not model.is_averaged else None
     averages = model.averages if not model.is_averaged else None

@@ -37,7 +37,7 @@ Init = str | float | ArrayLike | Initialiser
 
 class Parameter(Operand, Hinting):
     """A trainable array, created by `Model.parameter` and usable as an operand. A matrix can multiply vectors and
-    computed matrices (`W @ x`, `W.T @ x`), and its rows can be looked up. In other ops, each vertex copies the operand.
+    computed matrices (`W @ x`, `W.T @ x`), and its rows can be looked up. Other ops copy it for each vertex.
     """
 
     # `version` counts assignments: packed copies with a different version are out of date.

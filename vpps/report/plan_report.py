@@ -41,7 +41,7 @@ class StepUse(NamedTuple):
     """A step: vertices of a cell that run together.
 
     Attributes:
-        stage: number of the stage; forward runs stages in rising order, backward in falling order.
+        stage: number of the stage; forward runs stages in ascending order, backward in descending order.
         cell: name of the cell.
         part: "eager", "level" or "lazy" for a part of a cell, "" for a whole cell.
         phase: "forward" or "backward".
@@ -294,7 +294,7 @@ def _lists(plan: Plan, blocks: list[PlannedBlock], training: bool) -> Iterator[L
 
 
 def _holds(block: PlannedBlock, key: ListKey) -> bool:
-    """Return True if a list of a block is not empty."""
+    """Return True if a block's list is not empty."""
     if isinstance(key, Uses | RandomKey | Offsets | Data):
         return True
     domain = key.domain if isinstance(key, Positions) else block.cell.domain_of(key)

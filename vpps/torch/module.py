@@ -45,7 +45,7 @@ def not_compiled(function: Callable[..., Any]) -> Any:
         return torch.compiler.disable(function)
 
 
-# Compiled functions record graphs in plain Python, because recording copies tensors.
+# Inside compiled functions, recording runs as plain Python, too, because it copies tensors.
 _rules: Any = getattr(getattr(torch, "_dynamo", None), "trace_rules", None)
 if hasattr(_rules, "add"):
     _rules.add("vpps")

@@ -178,7 +178,7 @@ class SharedWeights:
         self._updates = updates
         self._shared: dict[Parameter, SharedWeight] = {}
         self._layout = -1
-        self._refreshing = False  # True while the tensors are read, perhaps to replace them temporarily
+        self._refreshing = False  # True while a caller reads the tensors and may replace them
         module._parameters = LiveParameters(self)
         sharers = [sharer for sharer in self._model.sharers if sharer() is not None]
         self._model.sharers = [*sharers, weakref.WeakMethod(self.notice)]

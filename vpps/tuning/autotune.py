@@ -76,7 +76,7 @@ class Autotuner:
             self._go_on(self._turns[1:])
 
     def interrupted(self) -> None:
-        """Record an interruption of training: the time until the next batch does not count."""
+        """Record an interruption of training: the time until the next batch is not counted."""
         self._last = 0.0
 
     def failed(self, candidate: Candidate, error: Exception) -> None:

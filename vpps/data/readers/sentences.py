@@ -61,7 +61,7 @@ def graphs_of_tagged(
 
     Args:
         min_count, like: see `read_tagged`.
-        sources: names of the sentences for messages.
+        sources: names of the sentences in error messages.
 
     Raises:
         DataError: there is no sentence, or `like` lacks a tag.
@@ -120,7 +120,7 @@ def read_parallel(
             sentences = source[batch.indices]
 
     Raises:
-        DataError: a file cannot be read, their numbers of lines differ, or no pair is left.
+        DataError: a file cannot be read, the files differ in length, or no pair is left.
     """
     lines = read_pairs(source, target)
     sources = [[f"{path}:{n}" for n, _, _ in lines] for path in (source, target)]
@@ -148,7 +148,7 @@ def read_pairs(source: Source, target: Source) -> list[tuple[int, list[str], lis
     """Returns the line number and the words of every pair of lines; skips pairs with a blank line.
 
     Raises:
-        DataError: a file cannot be read, their numbers of lines differ, or no pair is left.
+        DataError: a file cannot be read, the files differ in length, or no pair is left.
     """
     texts = [[(n, words_in(text)) for n, text in read_lines(path)] for path in (source, target)]
     check_parallel(source, len(texts[0]), target, len(texts[1]))
@@ -180,7 +180,7 @@ def graphs_of_text(
 
     Args:
         min_count, targets, like: see `read_text`.
-        sources: names of the sentences for messages.
+        sources: names of the sentences in error messages.
 
     Raises:
         DataError: there is no sentence, or a sentence with targets contains `BOUNDARY`.

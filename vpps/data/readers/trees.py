@@ -51,7 +51,7 @@ def graphs_of_trees(
         min_count: words that occur less often become unknown; the default is 2. Not allowed with `like`.
         lists: store children as lists, for a child-sum; by default a table as wide as the largest number of children.
         like: take vocabulary and arity from this set.
-        sources: names of the trees for messages.
+        sources: names of the trees in error messages.
 
     Raises:
         DataError: there is no tree, or a node has more children than `like` allows.

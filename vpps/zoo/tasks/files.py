@@ -1,4 +1,4 @@
-"""Data files of a task, and the names from the data that a checkpoint stores."""
+"""A task's data files, and the names from its data that a checkpoint stores."""
 
 from __future__ import annotations
 
