@@ -305,7 +305,7 @@ def _noun_phrase(rng: random.Random, plural: bool, depth: int) -> Iterator[str]:
 
 # Lattices: an invented language has a lexicon of two- to four-character words. Each word has one of three
 # categories, which its spelling does not reveal. Some characters are marks. A sentence is a sequence of words and
-# characters; its lattice contains every lexicon word that occurs in it, even by accident. The tag of a character is
+# single characters; its lattice contains every lexicon word in it, even accidental ones. The tag of a character is
 #
 #     0                                   if no word ends there
 #     1 + category of the word            if the longest word that ends there does not follow a mark

@@ -97,7 +97,7 @@ class BiLSTM(Recurrent):
     """Bidirectional LSTM: one LSTM runs forward along every chain, one backward (Graves & Schmidhuber 2005).
 
     Neither direction reads the other, so both compute level k at once, and the longest chain gives the number of steps.
-    The layer loads a layer of `nn.LSTM(bidirectional=True)`: "l0" means both directions.
+    `load` accepts a layer of `nn.LSTM(bidirectional=True)`: "l0" means both directions.
 
     Args:
         table: embedding table whose rows are the inputs. If None, the inputs are vectors.
@@ -179,7 +179,7 @@ class GRU(Recurrent):
     Args:
         reset_after: True applies the reset gate after the product, n = tanh(W_n x + r ⊙ (V h' + a) + b_n). U then
             includes V, so that a step has one product instead of two in sequence. `nn.GRU` has this form, so `load`
-            and `state_dict` require it; a is PyTorch's second bias.
+            and `state_dict` require it; `a` is PyTorch's second bias.
     """
 
     def __init__(

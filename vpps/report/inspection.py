@@ -129,12 +129,12 @@ class Inspection:
         return listing.asm(build_tails(tuple(self.spec.tails)))
 
     def ptx(self) -> str:
-        """Return the kernel's PTX code (cuda). Raises HandleError on other targets, CompileError if it fails."""
+        """Return the kernel's intermediate code, PTX (cuda). Raises HandleError on other targets, or CompileError."""
         self._check_shows("ptx")
         return listing.ptx(self.source(), self.arch)
 
     def sass(self) -> str:
-        """Return the kernel's machine code (cuda). Raises HandleError on other targets, CompileError if it fails."""
+        """Return the kernel's machine code (cuda). Raises HandleError on other targets, or CompileError on failure."""
         self._check_shows("sass")
         return listing.sass(self.compiled.binary)
 

@@ -240,7 +240,7 @@ def _slabs(block: PlannedBlock, cell: str, part: str, training: bool) -> Iterato
 
 
 def _steps_with(block: PlannedBlock, life: Life, training: bool) -> int:
-    """Return how many of a block's steps, from the first on, have slabs with a live range."""
+    """Return how many of a block's steps, from the first on, have slabs with the given live range."""
     if training and life in (Life.LATE, Life.SCRATCH, Life.HANDED_BACK):
         return block.n_needed_steps  # the steps with a backward
     return len(block.step_stage)

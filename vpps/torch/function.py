@@ -148,8 +148,8 @@ class _FirstOrderOnly(torch.autograd.Function):
 
 def _first_order_only(gradients: Sequence[Any], sources: Sequence[Any]) -> tuple[Any, ...]:
     """Return a node's gradients. With `create_graph=True` they become results of a node that raises in its backward;
-    without that node, PyTorch would take them for constants. Its inputs are all tensors that the gradients depend on,
-    because `autograd.grad` visits only nodes on a path to its inputs."""
+    without that node, PyTorch would take them for constants. The node's inputs are all tensors that the gradients
+    depend on, because `autograd.grad` visits only nodes on a path to its inputs."""
     if not torch.is_grad_enabled():
         return tuple(gradients)
     anchor = torch.zeros((), device="cpu", requires_grad=True)

@@ -52,5 +52,5 @@ class LSTMLanguageModel(Classifier):
         return map_chains(graph, batch, self.begin, self.step, word=batch["word"])
 
     def labels(self, batch: GraphBatch) -> NDArray[np.int32]:
-        """Return the word after each word. The perplexity is the exponential of the mean of all `losses`."""
+        """Return the word that follows each word. The perplexity is the exponential of the mean of all `losses`."""
         return batch["next"]

@@ -255,7 +255,7 @@ class _Graphs(GraphLists):
         self.end(source)
 
     def size(self, line: Mapping[str, Any], columns: Mapping[str, Any], characters: int) -> int:
-        """Returns the number of vertices; all fields must agree. A number given only by `vertices` has a limit."""
+        """Returns the number of vertices; all fields must agree. If only `vertices` is given, line length limits it."""
         told: dict[str, int] = {}
         for name, values in (*((f, line[f]) for f in ("children", "kind") if f in line), *columns.items()):
             if not isinstance(values, list):

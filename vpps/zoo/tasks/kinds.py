@@ -432,7 +432,7 @@ class Translation(NextWords):
         return len(self.network.target_vertices(batch))
 
     def evaluate(self, handle: vpps.Handle, world: World | None = None) -> dict[str, float]:
-        """Return the perplexity and, with sacrebleu, the BLEU of greedy translations (Papineni et al. 2002)."""
+        """Return the perplexity and, if sacrebleu is installed, greedy translations' BLEU (Papineni et al. 2002)."""
         found = super().evaluate(handle, world)
         if importlib.util.find_spec("sacrebleu") is not None:
             found["BLEU"] = self.bleu(self.translations(handle, world))
