@@ -1,7 +1,6 @@
 """Stores the fastest candidates by device, model, version and kind of handle, in one JSON file that handles read.
 
-The file is optional: unreadable contents are treated as absent. If two processes write at the same time, one choice may
-be lost.
+The file is optional: unreadable contents are treated as absent. If two processes write at once, a choice may be lost.
 """
 
 from __future__ import annotations
