@@ -35,7 +35,7 @@ class SpelledSentences:
     Attributes:
         sentences: chains of words with the columns word, tag and spelling. Column spelling holds the number of a rare
             word's spelling, or -1 for words in the vocabulary.
-        spellings: one chain per distinct rare word; column character holds its characters between two `EDGE`s. Chain 0
+        spellings: one chain per distinct rare word; column character holds `EDGE`, its characters, `EDGE`. Chain 0
             is the empty word, so the set is not empty even if all words are frequent.
     """
 
