@@ -135,7 +135,7 @@ def _row(usage: Usage) -> tuple[str, ...]:
 
 
 def _ago(moment: float) -> str:
-    """Format the age of a moment, such as "3 min"."""
+    """Format the time since a moment, such as "3 min"."""
     seconds = max(0.0, time.time() - moment)
     for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= length:

@@ -1,4 +1,4 @@
-"""Helpers of all commands: a console that is plain in a pipe, exit codes, and the settings of a command app."""
+"""Helpers for all commands: a console that is plain in a pipe, exit codes, and the settings of a command app."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def source(
 def asm(
     request: Request, tails: Annotated[bool, typer.Option("--tails", help="Show the cells' library.")] = False
 ) -> str:
-    """Show the assembler of the compiled kernel of target cpu; needs objdump."""
+    """Show the assembly code of target cpu's compiled kernel; needs objdump."""
     if request.workload is None and not tails:
         return cpu_asm(rounds=precisions_in(request.precision).is_reduced)
     return request.inspected().asm(tails)

@@ -1,4 +1,4 @@
-"""Helpers of all `vpps-inspect` commands: define options, plan a batch with them, print or write reports."""
+"""Helpers for all `vpps-inspect` commands: define options, plan a batch with them, print or write reports."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ Shower = Callable[..., str]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Values of the options of a `vpps-inspect` command; every command has some of these options.
+    """Option values of a `vpps-inspect` command; every command has some of these options.
 
     Attributes:
         rest: settings of the task, as command line arguments.
@@ -112,7 +112,7 @@ class Request:
         """Plan the first batch of the workload with these options.
 
         Args:
-            compiled: compile its kernel, too.
+            compiled: also compile the kernel.
             arch: architecture of the GPU; overrides the option.
         """
         workload, arch = self.batches, arch or self.arch
@@ -141,7 +141,7 @@ def command(
         lines: examples for the help text.
         options: further fields of `Request` that become options. Every command has workload and batch size, and
             output unless the function declares it.
-        language: Pygments name of the program's language, if the result is a program; adds the options for lines.
+        language: Pygments name of the program's language, if the result is a program; adds the line options.
         types: option declarations that replace those of `Request`.
         defaults: default values that replace those of `Request`.
     """

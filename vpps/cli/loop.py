@@ -115,7 +115,7 @@ class Best:
         return False
 
     def is_old(self, finished: int, patience: int | None) -> bool:
-        """Return True if the last `patience` finished epochs or more brought no better score."""
+        """Return True if at least the last `patience` finished epochs brought no better score."""
         return patience is not None and finished - self.epoch >= patience
 
 

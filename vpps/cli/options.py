@@ -45,7 +45,7 @@ PolicyName = StrEnum("PolicyName", {name.upper(): name for name in POLICIES})  #
 
 
 def policy_for(name: str | None, graph: Graph, known: LearnedPolicy | None = None) -> str | LearnedPolicy | None:
-    """Return the policy of `--policy`. The policy "fsm" is learned from `graph`, the first batch.
+    """Return the policy that `--policy` names. The policy "fsm" is learned from `graph`, the first batch.
 
     Args:
         known: an already learned policy to use instead.

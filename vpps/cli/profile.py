@@ -1,6 +1,6 @@
 """`vpps-profile WORKLOAD`: finds the fastest configuration for a model on this machine and stores it for handles.
 
-Candidates run on the same batches in turns, so that noise of the machine affects all of them equally.
+Candidates take turns on the same batches, so that noise on the machine affects all of them equally.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Measured:
 
     Attributes:
         times: seconds per batch, a row per turn.
-        reason: error of a candidate that does not run, or "".
+        reason: error from a candidate that does not run, or "".
     """
 
     candidate: Candidate
@@ -61,7 +61,7 @@ class Measured:
     def ratio(self, default: Measured) -> float:
         """Return the speedup over the default, 0 if the candidate does not run.
 
-        It is the median over pairs of times of one batch in one turn.
+        It is the median ratio of the two times for one batch in one turn.
         """
         return 0.0 if self.reason else float(np.median(np.divide(default.times, self.times)))
 
@@ -80,7 +80,7 @@ class Bench:
     Attributes:
         workload: source of the batches; every turn trains its model from the same weights.
         options: options of the handle: target and precision.
-        train: measure training steps; False measures the evaluation of the loss.
+        train: measure training steps; False measures only the loss's evaluation.
         batches: number of timed batches per turn.
         warmup: untimed batches per turn, in addition to the largest batch.
     """
@@ -98,7 +98,7 @@ class Bench:
         return vpps.Handle(self.workload.model, optimizer, train=self.train, verify=False, **options)
 
     def candidates(self) -> tuple[list[Candidate], Key]:
-        """Return the candidates, default first, and the key of the choice. Raises VppsError if the default fails."""
+        """Return the candidates, default first, and the choice's key. Raises VppsError if the default fails."""
         with self.handle(Candidate()) as handle:
             self._run(handle, *self.workload.first(1)[0])
             handle.sync_get_latest_loss()
@@ -110,7 +110,7 @@ class Bench:
         """Measure all candidates; each has one turn in every round.
 
         Args:
-            told: callback after each turn; takes the numbers of finished turns and of all turns.
+            told: callback after each turn; its arguments are the numbers of finished turns and of all turns.
 
         Raises:
             VppsError: the default, which is the first candidate, does not run.

@@ -1,4 +1,4 @@
-"""Reports messages of all ranks only once, even before a world exists; most are usage errors."""
+"""Reports a message from several ranks only once, even before a world exists; most are usage errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saves and restores the state that `--resume` needs beside the weights, as JSON in the checkpoint's metadata."""
+"""Saves and restores the state that `--resume` needs besides the weights, as JSON in the checkpoint's metadata."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def resolve(ctx: typer.Context, task: type[Task[Any]]) -> tuple[Settings, TrainO
 
     With `--resume`, options that were not given come from the checkpoint, and the command prints them. The checkpoint
     may be untrusted: only the command line names files to read, and options of the machine are not restored. A learning
-    rate belongs to an optimizer: if another optimizer is chosen without a rate, the rate is None. Settings that
-    determine the model's shape must not change.
+    rate belongs to an optimizer: if a different optimizer is chosen without a rate, the rate is None. Settings
+    that determine the model's shape must not change.
 
     Raises:
         typer.BadParameter: the options contradict each other or the checkpoint.

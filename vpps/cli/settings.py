@@ -1,4 +1,4 @@
-"""Turns the settings of a task into options of a command."""
+"""Turns a task's settings into a command's options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parameters_of(settings_type: type[Settings]) -> list[inspect.Parameter]:
 
 
 def fields_from(options: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a dataclass of options from values by name; ignore other values.
+    """Return the values that belong to an options dataclass's fields; ignore all others.
 
     The values come from a command's context or from a checkpoint.
 
@@ -69,7 +69,7 @@ def _as(kind: Any, value: Any, name: str) -> Any:
     """Convert a stored value to the type of an option. Values of unusual types stay as they are stored.
 
     Raises:
-        CheckpointError: the value has another type.
+        CheckpointError: the value has the wrong type.
     """
     for type_ in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
         if not isinstance(type_, type) or not issubclass(type_, bool | int | float | str | NoneType | Path | Enum):

@@ -94,7 +94,7 @@ def load_run(path: str | Path, task: type[Task[Any]] | None = None) -> Task[Any]
 
     Args:
         path: the checkpoint, or the best model beside it.
-        task: a task class of your own; by default the `vpps-train` task that the checkpoint names.
+        task: your own task class; by default the `vpps-train` task that the checkpoint names.
 
     Raises:
         CheckpointError: the file is missing or damaged, vpps-train did not write it, or it belongs to another task.

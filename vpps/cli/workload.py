@@ -44,7 +44,7 @@ class Workload:
         model: the model to train.
         settings: non-default settings of the task, for reports; "" for a function.
         batches: yields new graphs and losses at every call; endless for a task.
-        optimizer: the optimizer of `vpps-train`; None for the handle's default.
+        optimizer: the optimizer that `vpps-train` uses; None for the handle's default.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Workload:
     optimizer: Optimizer | None = None
 
     def first(self, count: int) -> list[tuple[vpps.Graph, vpps.Expression]]:
-        """Return up to `count` first batches. Raises WorkloadError if there is none."""
+        """Return the first batches, at most `count`. Raises WorkloadError if there is none."""
         found = list(islice(self.batches(), count))
         if not found:
             raise WorkloadError(f"{self.name} returned no batches; return (model, [(graph, loss), ...])")
@@ -65,13 +65,13 @@ def load_workload(name: str, batch_size: int, rest: Sequence[str] = ()) -> Workl
     """Load a workload by name.
 
     Args:
-        name: a task, or module:function; modules may lie in the working directory.
+        name: a task, or module:function; modules may be in the working directory.
         batch_size: examples per mini-batch.
         rest: the task's settings, as command line arguments.
 
     Raises:
         WorkloadError: there is no such task or function, or the function does not return a workload.
-        UsageError of Click, exit code 2: `rest` contains an argument that is not a setting of the task.
+        Click's UsageError, exit code 2: `rest` contains an argument that is not a setting of the task.
         DataError: the data of the task cannot be read.
     """
     if name in TASKS:
@@ -109,7 +109,7 @@ def _of_task(kind: type[Task[Any]], batch_size: int, rest: Sequence[str]) -> Wor
 
 
 def _parsed(kind: type[Task[Any]], rest: Sequence[str]) -> Settings:
-    """Parse settings from arguments. Raises the UsageError of Click."""
+    """Parse settings from arguments. Raises Click's UsageError."""
     found: dict[str, Any] = {}
 
     def command(**values: Any) -> None:
@@ -168,7 +168,7 @@ def _function(name: str) -> Callable[[int], Any]:
 def _errors_of(what: str, called_wrongly: str = "") -> Iterator[None]:
     """Turn an error in the user's code into a WorkloadError with its file and line.
 
-    Errors of vpps and missing modules pass unchanged.
+    Errors from vpps and errors about missing modules are propagated unchanged.
 
     Args:
         what: description of the user's code.

@@ -19,12 +19,12 @@ def draw_kinds(graphs: GraphSet, kind: str, names: Sequence[str], *, seed: int =
 
         trees = draw_kinds(read_treebank("train.txt"), "inner", ["inner 1", "inner 2"])   # leaf, inner 1, inner 2
 
-    Use it for networks that choose cells at random, such as ED-Batch's two-type Tree-LSTM. The first graphs of a set
-    get the same draws in a shorter set, so a limited set equals the beginning of the full one.
+    Use it for networks that choose cells at random, such as ED-Batch's two-type Tree-LSTM. A graph's draws do not
+    depend on the graphs after it, so a set cut to a limit equals the beginning of the full set.
 
     Args:
         kind: the kind to replace.
-        names: names of the new kinds. The first takes the number of `kind`; the others follow the existing kinds.
+        names: names of the new kinds. The first replaces `kind`; the others are numbered after the existing kinds.
         seed: seed of the random draws.
 
     Raises:
@@ -50,8 +50,8 @@ def draw_kinds(graphs: GraphSet, kind: str, names: Sequence[str], *, seed: int =
 def chain_pairs(source: GraphSet, target: GraphSet | None = None) -> GraphSet:
     """Joins graph k of `source` to graph k of `target`: the first target vertex reads the root of the source.
 
-    The kinds are `source` and `target`. Column `source` holds the words of the source, and 0 at target vertices.
-    Columns `target` and `next` hold the `word` and `next` of the target. `read_parallel` returns suitable sets. Pass
+    The kinds are `source` and `target`. Column `source` holds the source words, and 0 at target vertices.
+    Columns `target` and `next` hold the target set's `word` and `next`. `read_parallel` returns suitable sets. Pass
     `source.reversed()` for an encoder that reads the last word first (Sutskever et al. 2014, section 3.3).
 
     Args:
@@ -95,8 +95,8 @@ def chain_pairs(source: GraphSet, target: GraphSet | None = None) -> GraphSet:
 def pyramids_of_trees(trees: GraphSet) -> GraphSet:
     """Discards the trees of a treebank and builds a pyramid over each sentence.
 
-    A sentence of n words has n (n + 1) / 2 vertices: the words, then each level from left to right, the top last.
-    Vertex i of a level has the children i and i + 1 of the level below.
+    A sentence of n words has n (n + 1) / 2 vertices: first the words, then each level from left to right, up
+    to the top. The children of vertex i of a level are vertices i and i + 1 of the level below.
 
     Args:
         trees: a set from `read_treebank`, with children as lists or as a table.
@@ -114,7 +114,7 @@ def pyramids_of_trees(trees: GraphSet) -> GraphSet:
         raise DataError(f"{len(forest)} graphs with {len(forest.roots)} roots: a tree has exactly one")
     lengths = np.add.reduceat(words >= 0, forest.offsets[:-1], dtype=np.int64)
     sizes = lengths * (lengths + 1) // 2
-    level = ragged(np.zeros_like(lengths), lengths, running_sum(lengths))  # 0, 1, ..., n - 1 of every pyramid
+    level = ragged(np.zeros_like(lengths), lengths, running_sum(lengths))  # 0, 1, ..., n - 1 in every pyramid
     widths = lengths.repeat(lengths) - level
     is_inner = level.repeat(widths) > 0
     left = ragged(np.zeros_like(sizes), sizes, running_sum(sizes)) - widths.repeat(widths) - 1

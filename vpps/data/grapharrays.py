@@ -1,4 +1,4 @@
-"""Builds and checks the flat arrays of a `GraphSet` from the arguments of a user or a reader."""
+"""Builds and checks the flat arrays of a `GraphSet` from arguments that a user or a reader passes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vpps.record.ranges import running_sum
 Children = NDArray[np.int32] | tuple[NDArray[np.int64], NDArray[np.int32]]
 
 MAX_KINDS = 128  # kinds are int8
-_CHECKED_AT_ONCE = 1 << 17  # vertices and child entries per block; a block fits the CPU cache
+_CHECKED_AT_ONCE = 1 << 17  # vertices and child entries per block; a block fits in the CPU cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +56,7 @@ class GraphArrays:
         return self.child_offsets, self.child_indices
 
     def all_columns(self) -> dict[str, NDArray[Any]]:
-        """Returns the columns of vertices, edges and graphs by name."""
+        """Returns all vertex, edge and graph columns by name."""
         return {**self.columns, **self.edge_columns, **self.graph_columns}
 
 
@@ -70,7 +70,7 @@ def make_arrays(
     edge_columns: Mapping[str, ArrayLike],
     sources: Sequence[str] | None,
 ) -> GraphArrays:
-    """Checks the arguments of `GraphSet` and computes levels. Raises the same DataError and DtypeError."""
+    """Checks the arguments of `GraphSet` and computes levels. Raises DataError and DtypeError as `GraphSet` does."""
     counts = _integers(sizes, "sizes", np.int64)
     if counts.ndim != 1 or not len(counts):
         raise DataError(f"sizes are one number per graph, at least one graph, not of shape {counts.shape}")
@@ -139,10 +139,10 @@ def check_names(
 
 
 def check_contents(a: GraphArrays, kinds: Sequence[str]) -> None:
-    """Raises DataError if arrays of correct shapes are not a possible result of `make_arrays`.
+    """Raises DataError if `make_arrays` cannot have returned these arrays. Their shapes must be correct.
 
-    The levels of the children determine a vertex's level, and no levels fit a cycle. So this check needs no sorting,
-    and memory only for some graphs at a time.
+    A vertex's level follows from its children's levels, and the vertices of a cycle cannot have levels. So this check
+    needs no sorting, and it needs memory for only a few graphs at a time.
     """
     names = _Names(a.vertex_offsets, None)
     if a.kind is not None:
@@ -161,7 +161,7 @@ def check_contents(a: GraphArrays, kinds: Sequence[str]) -> None:
 
 
 def _check_graphs(a: GraphArrays, names: _Names, first: int, last: int) -> None:
-    """Checks children, levels and order of the graphs `first` to `last - 1`; see `check_contents`."""
+    """Checks the children, levels and order of graphs `first` to `last - 1`; see `check_contents`."""
     offsets = a.vertex_offsets[first : last + 1]
     begin, end = int(offsets[0]), int(offsets[-1])
     sizes = np.diff(offsets)
@@ -196,7 +196,7 @@ def _check_graphs(a: GraphArrays, names: _Names, first: int, last: int) -> None:
         return
     order = a.order[begin:end]
     outside = (order < 0) | (order >= size)
-    if not outside.any():  # strictly rising by level, then by number, so each vertex occurs once
+    if not outside.any():  # strictly sorted by level, then by number, so each vertex occurs once
         level = levels[order + base]
         rises = (level[1:] > level[:-1]) | ((level[1:] == level[:-1]) & (order[1:] > order[:-1]))
         outside[1:] = ~rises & (base[1:] == base[:-1])
@@ -220,7 +220,7 @@ class _Names:
 
 
 def _sort(names: _Names, form: Children) -> tuple[NDArray[np.int32], NDArray[np.int32] | None]:
-    """Computes levels, and the order unless vertices are numbered children first. Raises DataError."""
+    """Computes levels, and the order unless children always have lower numbers than parents. Raises DataError."""
     n, sizes = int(names.vertex_offsets[-1]), np.diff(names.vertex_offsets)
     counts, given = _counts(form)
     everyone = np.arange(n).repeat(counts)
@@ -289,7 +289,7 @@ def edges_of(n: int, children: Any) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 
 def _counts(form: Any) -> tuple[int | NDArray[np.int64], NDArray[np.int32]]:
-    """Returns the number of entries of every vertex (one number for a table), and all entries."""
+    """Returns the number of entries per vertex (a single number for a table), and all entries."""
     return (np.diff(form[0]), form[1]) if isinstance(form, tuple) else (form.shape[1], form.reshape(-1))
 
 
@@ -354,7 +354,7 @@ def _column(name: str, array: ArrayLike, n: int, what: str) -> NDArray[Any]:
 
 
 def _edge_column(name: str, array: ArrayLike, form: Children) -> NDArray[Any]:
-    """Converts to a read-only edge column of int32 or float32, in the form of the children."""
+    """Converts to a read-only edge column of int32 or float32, in the same form as the children."""
     if isinstance(form, tuple):
         return _column(name, array, len(form[1]), "edges")
     found = _array(array, f"column {name!r}")
@@ -367,7 +367,7 @@ def _edge_column(name: str, array: ArrayLike, form: Children) -> NDArray[Any]:
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """Returns a contiguous read-only view (a copy only if needed); owners of the array may still write to it."""
+    """Returns a contiguous read-only view (a copy only if needed). The array's owner can still write to it."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
 
     class _once:
-        """A cached_property without a lock; before Python 3.12 the lock costs more than most of the cached values."""
+        """A cached_property without a lock; before Python 3.12 the lock takes longer than computing most values."""
 
         def __init__(self, compute: Callable[[Any], Any]) -> None:
             self._compute, self._name, self.__doc__ = compute, compute.__name__, compute.__doc__
@@ -31,7 +31,7 @@ else:
         def __get__(self, batch: Any, owner: type) -> Any:
             if batch is None:
                 return self
-            value = batch.__dict__[self._name] = self._compute(batch)  # from now on, it hides this descriptor
+            value = batch.__dict__[self._name] = self._compute(batch)  # from now on, the value hides this descriptor
             return value
 
 
@@ -48,7 +48,7 @@ class GraphBatch:
     Attributes:
         indices: (graphs,) indices of the graphs in the set.
         offsets: (graphs + 1,) the vertices of graph k are `offsets[k]:offsets[k + 1]`.
-        whole: number of graphs of the whole mini-batch, of which `GraphSet.batches(world=)` may return a shard.
+        whole: number of graphs in the whole mini-batch; this batch may be a shard of it (`GraphSet.batches(world=)`).
     """
 
     indices: NDArray[np.int64]
@@ -63,7 +63,7 @@ class GraphBatch:
         sizes: NDArray[np.int64],
         contiguous: bool,
     ) -> None:
-        """Only `GraphSet` calls this; graph k is rows `starts[k]:starts[k] + sizes[k]` of the set's arrays."""
+        """Only `GraphSet` calls this; graph k consists of rows `starts[k]:starts[k] + sizes[k]` of the set's arrays."""
         self._graphs, self.indices, self._starts, self._sizes = graphs, indices, starts, sizes
         self.whole = len(indices)
         self.offsets = running_sum(sizes)
@@ -117,13 +117,13 @@ class GraphBatch:
 
     @property
     def child_offsets(self) -> NDArray[np.int32]:
-        """int32[n + 1]: the start of each vertex's children, and the end of all.
+        """int32[n + 1]: the start of each vertex's children in the list, then the list's length.
 
-        Pass it with rows of edge data as a list input of `graph.map`, parallel to the children's states:
+        Pass it together with rows of edge data as a list input of `graph.map`, parallel to the children's states:
         `inputs={"relations": (batch.child_offsets, rows)}`.
 
         Raises:
-            DataError: children are a table. Pass its columns as inputs instead: `batch["relation"][:, 0]` for child 0.
+            DataError: children are a table. Pass a column per child instead: `batch["relation"][:, 0]` for child 0.
         """
         if not isinstance(self.children, tuple):
             raise DataError(
@@ -147,13 +147,13 @@ class GraphBatch:
     def order(self) -> NDArray[np.int64]:
         """int64[n]: the vertices, graph by graph, children before parents."""
         order = self._graphs.arrays.order
-        if order is None:  # vertices are numbered children first
+        if order is None:  # children are numbered before their parents
             return np.arange(self.n_vertices)
         return self._take(order) + self.offsets[:-1].repeat(self._sizes)
 
     @_once
     def roots(self) -> NDArray[np.int64]:
-        """int64[roots]: the vertices without parents, one per tree, in rising order."""
+        """int64[roots]: the vertices without parents, one per tree, in ascending order."""
         children = self.children
         indices = children[1] if isinstance(children, tuple) else children
         root = np.ones(self.n_vertices + 1, np.bool_)  # the last entry, -1, stands for a missing child
@@ -162,7 +162,7 @@ class GraphBatch:
 
     @_once
     def reversed(self) -> GraphBatch:
-        """The batch with every edge reversed, such as the other direction of chains; see `GraphSet.reversed`.
+        """The batch with every edge reversed, such as chains in the other direction; see `GraphSet.reversed`.
 
         Vertices keep their numbers. The first access reverses the whole set and caches the result.
         """
@@ -191,7 +191,7 @@ class GraphBatch:
     def __getitem__(self, column: str) -> NDArray[Any]:
         """Returns a column by name: int32 or float32, with a row per vertex, edge or graph, as in the set.
 
-        Edge columns have the order of `children`: one row per index for lists, (n, arity) or (n, arity, width) for a
+        Edge columns are in the order of `children`: one row per index for lists, (n, arity) or (n, arity, width) for a
         table.
 
         Raises:
@@ -216,7 +216,7 @@ class GraphBatch:
 
     @_once
     def _edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], slice | NDArray[np.int64]]:
-        """For lists of children, per graph: start in the set, count, start in the batch. Then all rows in the set."""
+        """For lists: each graph's first edge in the set, edge count and first edge in the batch; rows of all edges."""
         begins = self._graphs.arrays.child_offsets
         assert begins is not None
         starts = begins.take(self._starts)
@@ -226,7 +226,7 @@ class GraphBatch:
 
     @_once
     def _rows(self) -> slice | NDArray[np.int64]:
-        """The rows of the vertices in the set."""
+        """The vertices' rows in the set's arrays."""
         if self._contiguous:
             return _range(self._starts, self.offsets)
         return ragged(self._starts, self._sizes, self.offsets)
@@ -253,7 +253,7 @@ def _take(array: NDArray[Any], rows: slice | NDArray[np.int64]) -> NDArray[Any]:
 
 
 def _shift(indices: NDArray[np.int32], by: NDArray[np.int32], shape: tuple[int, ...]) -> NDArray[np.int32]:
-    """Returns indices + by, in the memory of `by`, but -1 for index -1. Masks would take three times as long."""
+    """Returns indices + by, stored in `by`. An index of -1 stays -1. Masks would take three times as long."""
     by += indices
     by |= indices >> 31  # all bits are set for negative indices, none for others
     return by.reshape(shape)
@@ -262,8 +262,8 @@ def _shift(indices: NDArray[np.int32], by: NDArray[np.int32], shape: tuple[int, 
 def shards_of(work: NDArray[np.int64], shards: int) -> NDArray[np.int64]:
     """Assigns each item to a shard: the largest item first, each to the shard with the least work.
 
-    The largest sum is at most 4/3 - 1/(3 shards) of the optimum (Graham 1969, "Bounds on multiprocessing timing
-    anomalies"). The result depends on the arguments alone: ties go to the first item and to the first shard. If there
+    The largest sum is at most 4/3 - 1/(3 shards) times the optimum (Graham 1969, "Bounds on multiprocessing timing
+    anomalies"). The result depends only on the arguments: ties go to the first item and to the first shard. If there
     are at least as many items as shards, no shard is empty.
 
     Args:

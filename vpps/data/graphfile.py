@@ -3,8 +3,8 @@
 The arrays are `vertex_offsets`; `children`, or `child_offsets` and `child_indices`; `levels`; `kind` and `order` if
 needed; `column/NAME`, `edge_column/NAME` and `graph_column/NAME`; and `vocabulary/NAME/text` and
 `vocabulary/NAME/offsets`, the concatenated words in UTF-8. `vertex_offsets` begins at 0; `GraphArrays` describes the
-others. The metadata has two keys. `vpps.graphs` is JSON with the version of this format, the names of kinds and
-classes, and a CRC-32 per array (of its type and shape, such as `int32(5, 2)`, and then its bytes). `vpps.crc32` is the
+other arrays. The metadata has two keys. `vpps.graphs` is JSON with the version of this format, the names of kinds and
+classes, and a CRC-32 per array, over its type and shape (such as `int32(5, 2)`) and then its bytes. `vpps.crc32` is the
 CRC-32 of that JSON in decimal.
 """
 
@@ -76,7 +76,7 @@ def save(graphs: GraphSet, path: Path) -> None:
         "kinds": whole.kinds,
         "classes": whole.classes,
         "vocabularies": list(whole.vocabularies),
-        **{sort: list(of_sort) for sort, of_sort in columns.items()},  # safetensors does not keep the order
+        **{sort: list(of_sort) for sort, of_sort in columns.items()},  # safetensors does not preserve the order
         "crc32": {name: _checksum(x) for name, x in arrays.items()},
     }
     text = json.dumps(description)
@@ -145,7 +145,7 @@ def _contents(arrays: dict[str, NDArray[Any]], description: dict[str, Any], veri
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, tuple[int, int]], bytes | NDArray[np.uint8]]:
-    """Reads the header of a file of graphs, the byte ranges of its arrays, and its bytes. Raises DataError."""
+    """Reads a graph file; returns its header, the byte ranges of its arrays, and its bytes. Raises DataError."""
     try:
         with open(path, "rb") as file:
             header, spans = read_header(file)
@@ -164,10 +164,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, tuple[int, int]], bytes
 
 
 def _private_copy(file: BinaryIO) -> NDArray[np.uint8]:
-    """Copies a file to an unnamed temporary file and maps the copy; no other program can truncate it.
+    """Copies a file to an unnamed temporary file and maps the copy, which no other program can truncate.
 
     Raises:
-        OSError: the temporary folder has no room for the copy.
+        OSError: the temporary folder has too little space for the copy.
     """
     try:
         with tempfile.TemporaryFile() as copy:
@@ -183,7 +183,7 @@ def _private_copy(file: BinaryIO) -> NDArray[np.uint8]:
 
 
 def _array(content: bytes | NDArray[np.uint8], begin: int, end: int, entry: dict[str, Any]) -> NDArray[Any]:
-    """Returns an array of the file as a view of its bytes. Raises DataError."""
+    """Returns an array as a view of the file's bytes. Raises DataError."""
     kind, shape = np.dtype(_TYPES.get(str(entry.get("dtype")), np.void)), entry.get("shape")
     if (
         not isinstance(shape, list)
@@ -205,7 +205,7 @@ def _of_type(array: NDArray[Any] | None, name: str, kind: type[Any]) -> Any:
 
 
 def _check_shapes(a: GraphArrays) -> None:
-    """Raises DataError if shapes and types contradict each other. Reads no contents but the offsets of graphs."""
+    """Raises DataError if shapes and types contradict each other. Reads only the graph offsets."""
     offsets = a.vertex_offsets
     if offsets is None or offsets.ndim != 1 or len(offsets) < 2 or offsets[0] or (offsets[1:] <= offsets[:-1]).any():
         raise DataError("vertex_offsets do not rise from 0")
@@ -238,7 +238,7 @@ def _lines_up(column: NDArray[Any], a: GraphArrays) -> bool:
 def _vocabulary(arrays: dict[str, NDArray[Any]], name: str) -> Vocabulary:
     text = arrays[f"{_VOCABULARY}{name}/text"].tobytes()
     offsets = arrays[f"{_VOCABULARY}{name}/offsets"]
-    # Reject overlapping words: they could take memory quadratic in the file size.
+    # Reject overlapping words: they could use memory quadratic in the file size.
     if offsets.ndim != 1 or offsets[0] or offsets[-1] != len(text) or (offsets[1:] < offsets[:-1]).any():
         raise DataError(f"the words of vocabulary {name!r} do not follow one another")
     return Vocabulary([text[a:b].decode() for a, b in pairwise(offsets.tolist())])

@@ -77,21 +77,21 @@ class GraphSet:
 
         Args:
             sizes: (G,) the number of vertices of every graph, at least 1; N is their sum.
-            children: (N, arity) the children of every vertex, numbered from 0 within the graph, -1 for none. If the
-                number varies, `(offsets, indices)`: row v has the children `indices[offsets[v]:offsets[v + 1]]`.
+            children: (N, arity) the children of every vertex, numbered from 0 within the graph, -1 for none. If their
+                number varies, pass `(offsets, indices)`: row v has the children `indices[offsets[v]:offsets[v + 1]]`.
             kind: (N,) indices into `kinds`; 0 by default.
             kinds: the name of every kind.
             columns: vertex data by name, such as words, labels or features: (N,) or (N, width). Integers become
                 int32, other numbers float32.
             graph_columns: graph data by name: (G,) or (G, width).
             edge_columns: edge data by name, one value or row per entry of `children`: (N, arity) or (N, arity, width)
-                for a table, (edges,) or (edges, width) for lists. Values beside a missing child are ignored.
+                for a table, (edges,) or (edges, width) for lists. Values at missing children are ignored.
             vocabularies, classes: names for the integers of a column, by column name.
-            sources: origin of each graph for messages, such as `graphs.jsonl:17`.
+            sources: origin of each graph, for error messages, such as `graphs.jsonl:17`.
 
         Raises:
             DataError: sizes contradict each other, a child or kind does not exist, or edges form a cycle. The message
-                names graph and vertex.
+                names the graph and the vertex.
             DtypeError: an array does not hold numbers, or its values do not fit int32 or float32.
         """
         self._kinds = names_of(kinds, "kinds")
@@ -119,7 +119,7 @@ class GraphSet:
         classes: Mapping[str, tuple[str, ...]],
         path: Path | None = None,
     ) -> GraphSet:
-        """Creates a set from arrays of an existing set, without checks."""
+        """Creates a set from the arrays of an existing set, without checks."""
         self = cls.__new__(cls)
         self._arrays, self._kinds, self._vocabularies, self._classes = arrays, tuple(kinds), vocabularies, classes
         self._path = path
@@ -139,7 +139,7 @@ class GraphSet:
                 vocabularies and graph sizes.
 
         Raises:
-            DataError: the file is missing, truncated or damaged, or another program or version wrote it.
+            DataError: the file is missing, truncated or damaged, or was written by another program or version.
         """
         where = as_path(path, "load", DataError)
         return cls.from_arrays(*graphfile.load(where, as_flag(verify, "load: verify", DataError)), where)
@@ -172,7 +172,7 @@ class GraphSet:
 
     @property
     def arity(self) -> int | None:
-        """The number of children that a vertex has room for; None if children are lists."""
+        """The width of the table of children; None if children are lists."""
         return None if self.arrays.children is None else self.arrays.children.shape[1]
 
     def column_names(self) -> str:
@@ -223,20 +223,20 @@ class GraphSet:
         drop_last: bool = False,
         world: World | None = None,
     ) -> Iterator[GraphBatch]:
-        """Yields all graphs once, in mini-batches. Seed and epoch alone determine the order.
+        """Yields all graphs once, in mini-batches. The order depends only on seed and epoch.
 
         With several processes, every mini-batch is divided into shards of similar vertex counts. The division does not
-        depend on the number of processes. This method then yields the shards of this process, one after the other:
+        depend on the number of processes. This method then yields this process's shards, one after another:
 
             for batch in trees.batches(64, seed=1, epoch=0, world=world):
                 graph = vpps.Graph()
                 handle.fb(graph, net.loss(graph, batch) * (1 / batch.whole))
 
         Args:
-            size: graphs per batch over all processes; the last batch may have fewer.
+            size: graphs per batch, over all processes; the last batch may have fewer.
             seed, epoch: seed of the shuffling.
-            shuffle: False keeps the order of the set.
-            bucket: number of batches whose graphs are sorted by size before they are divided, so that graphs of
+            shuffle: False keeps the set's order.
+            bucket: number of batches whose graphs are sorted by size before they are put in batches, so that graphs of
                 similar size share a batch. The batches themselves are shuffled too.
             drop_last: drop the last batch if it has fewer graphs.
             world: the result of `vpps.distributed.init`. If there are more shards than graphs, some shards are empty.
@@ -350,10 +350,10 @@ class GraphSet:
         """Returns the graphs with every edge reversed: the children of a vertex are its former parents.
 
         Use it for the second direction of a bidirectional chain, or for passes from the root of a tree down. Columns,
-        kinds and vertex numbers stay. Edges keep their columns, which are 0 beside a missing child. Children have the
-        arity 1 if no vertex has two parents in this set; else they are lists in rising order. Kinds that depend on the
-        presence of children no longer fit, and `graph.map` rejects them. Pass new ones; for chains, these are
-        `kind=(batch.reversed.children >= 0)[:, 0].astype("int8")`.
+        kinds and vertex numbers do not change. Edge columns follow their edges and are 0 at missing children. The new
+        children are a table of arity 1 if no vertex of this set has two parents, otherwise lists in ascending order.
+        Kinds that depend on the presence of children no longer fit, and `graph.map` rejects them. Pass new kinds; for
+        chains, these are `kind=(batch.reversed.children >= 0)[:, 0].astype("int8")`.
         """
         offsets, parents, children = self.edges()
         order = np.argsort(children, kind="stable")
@@ -388,7 +388,7 @@ class GraphSet:
         return self._turned
 
     def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Returns (graph offsets, parents, children) of all edges, sorted by parent; vertex numbers span the set."""
+        """Returns (graph offsets, parents, children) of all edges, sorted by parent, with set-wide vertex numbers."""
         batch = self[:]
         parents, children = edges_of(batch.n_vertices, batch.children)
         return batch.offsets, parents, children

@@ -1,6 +1,6 @@
-"""Reads UTF-8 text line by line, plain or compressed by gzip; errors name file, line and column.
+"""Reads UTF-8 text line by line, plain or gzip-compressed; error messages give file, line and column.
 
-Only blanks and tabs separate words; a no-break space is part of its word.
+Only spaces and tabs separate words; a no-break space is part of its word.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ words_in = re.compile(r"[^ \t]+").findall
 
 @dataclass(frozen=True)
 class LinePart:
-    """Lines `first` to `end - 1` of a file, from 0; `end=None` means all further lines. Readers take it as a path.
+    """Lines `first` to `end - 1` of a file, from 0; `end=None` means all the rest. Readers accept it as a path.
 
     Raises:
-        DataError: `first` is negative, or `end` is not above it.
+        DataError: `first` is negative, or `end` is not greater than `first`.
     """
 
     path: str | PathLike[str]
@@ -54,7 +54,7 @@ def hold_out(path: str | PathLike[str], fraction: float = 0.1) -> tuple[LinePart
     """Splits off the last `fraction` of a file's lines for development. Blank lines count, except at the file's end.
 
     Raises:
-        DataError: the file cannot be read, or has too few lines for both.
+        DataError: the file cannot be read, or has too few lines for both parts.
     """
     n = max((number for number, text in read_lines(path) if text.strip()), default=0)
     cut = n - round(fraction * n)
@@ -64,13 +64,13 @@ def hold_out(path: str | PathLike[str], fraction: float = 0.1) -> tuple[LinePart
 
 
 def read_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
-    """Yields every line's number, from 1, and its text without the line end. Files named `.gz` are decompressed.
+    """Yields every line's number, from 1, and its text without the line end. Decompresses `.gz` files.
 
     Args:
         path: a file, or a `LinePart` of one.
 
     Raises:
-        DataError: the file cannot be read or decompressed, or a line is not UTF-8 or far longer than its file.
+        DataError: the file cannot be read or decompressed, or a line is not UTF-8 or too long for its file.
     """
     if isinstance(path, LinePart):
         yield from islice(read_lines(path.path), path.first, path.end)

@@ -34,8 +34,8 @@ class SpelledSentences:
 
     Attributes:
         sentences: chains of words with the columns word, tag and spelling. Column spelling holds the number of a rare
-            word's spelling, or -1 for words of the vocabulary.
-        spellings: one chain of characters per distinct rare word, with `EDGE` at both ends; column character. Chain 0
+            word's spelling, or -1 for words in the vocabulary.
+        spellings: one chain per distinct rare word; column character holds `EDGE`, its characters, `EDGE`. Chain 0
             is the empty word, so the set is not empty even if all words are frequent.
     """
 
@@ -56,7 +56,7 @@ class SpelledSentences:
         Args:
             min_count: words that occur less often get a spelling; the default is 5. Not allowed with `like`.
             like: take the vocabularies of words and characters, and the tags, from these sentences.
-            sources: names of the sentences for messages.
+            sources: names of the sentences in error messages.
 
         Raises:
             DataError: there is no sentence, or `like` lacks a tag.
@@ -117,7 +117,7 @@ class SpelledBatch:
     Attributes:
         sentences: the chains of words; n words in all.
         all_spellings: the spellings of the whole set.
-        whole: number of sentences of the whole mini-batch, of which this batch may be a shard.
+        whole: number of sentences in the whole mini-batch; this batch may be a shard of it.
         n_vertices: number of words.
         offsets: the words of sentence k are `offsets[k]:offsets[k + 1]`.
     """
@@ -131,7 +131,7 @@ class SpelledBatch:
         return len(self.sentences)
 
     def __getitem__(self, column: str) -> NDArray[Any]:
-        """Returns a column of the words."""
+        """Returns a column of `sentences`."""
         return self.sentences[column]
 
     @cached_property
@@ -148,8 +148,8 @@ class SpelledBatch:
     def spellings(self) -> GraphBatch:
         """A chain of characters for each distinct rare word; empty if all words are frequent.
 
-        Sentences share spellings, so a spelling has the same example number in every shard: its number in the set,
-        after the numbers of all sentences. Every process therefore draws the same dropout for a word.
+        Sentences share spellings, so a spelling has the same example number in every shard: its number in the set plus
+        the mini-batch's number of sentences. Every process therefore draws the same dropout mask for a word.
         """
         found = self.all_spellings[self._distinct[0]]
         found.numbers = self.whole + found.indices
@@ -157,7 +157,7 @@ class SpelledBatch:
 
     @cached_property
     def spelling(self) -> NDArray[np.int64]:
-        """int64[n]: the index in `spellings` of each rare word; 0 for other words."""
+        """int64[n]: each rare word's index in `spellings`; 0 for other words."""
         spelling = np.zeros(self.n_vertices, np.int64)
         spelling[self.rare] = self._distinct[1]
         return spelling

@@ -22,7 +22,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: `per` is vertex, edge or graph; `type` is `int32` or `float32[50]`; values lie in `min` to `max`."""
+    """A column. `per`: vertex, edge or graph. `type`: `int32`, `float32[50]`, ... `min`, `max`: range of the values."""
 
     per: str
     type: str
@@ -37,7 +37,7 @@ class GraphStatistics:
     Attributes:
         graphs, vertices, edges: total counts.
         vertices_per_graph, levels_per_graph, fan_in: spreads; fan-in is the number of children of a vertex.
-        arity: number of children that a vertex has room for; None if children are lists.
+        arity: width of the table of children; None if children are lists.
         max_readers: largest number of parents of one vertex: 1 in trees and chains.
         kinds: number of vertices by kind name.
         columns: type and range by column name.

@@ -1,16 +1,16 @@
-"""Generates data sets from rules: nothing to download, and only a suitable network can learn each set.
+"""Generates data sets from rules: they need no download, and only a suitable network can learn each set.
 
 | generator             | an example                           | a network must use                                 |
 | --------------------- | ------------------------------------ | -------------------------------------------------- |
-| `synthetic_treebank`  | a tree with labels                   | the tree: other brackets change labels             |
+| `synthetic_treebank`  | a tree with labels                   | the tree: labels depend on the brackets            |
 | `synthetic_opinions`  | a tree that its words determine      | the order of words                                 |
 | `synthetic_sentences` | words and their tags                 | both directions; spelling, if names are coined     |
 | `synthetic_text`      | a sentence                           | a memory: verbs agree with distant subjects        |
 | `synthetic_parallel`  | a sentence and its translation       | the whole sentence                                 |
-| `synthetic_lattices`  | a lattice of characters and words    | the edges of words                                 |
+| `synthetic_lattices`  | a lattice of characters and words    | edges between words and characters                 |
 | `tournaments`         | a complete tree with one label       | the tree up to its root                            |
 
-Equal arguments give equal data on every machine and with every Python version.
+The same arguments give the same data on every machine and with every Python version.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 def pick(rng: random.Random, choices: Sequence[T]) -> T:
     """Returns one of the choices, each equally likely."""
-    # Python guarantees stable numbers across versions for Random.random() alone.
+    # Python guarantees the same numbers in all versions only for Random.random().
     return choices[int(rng.random() * len(choices))]
 
 
@@ -47,8 +47,8 @@ def _draw(one: Callable[[random.Random], T], n_train: int, n_dev: int, seed: int
     return train, dev
 
 
-# Trees: every phrase has a value from -2 to 2; its label is the value + 2. Words have fixed values. The two parts of a
-# phrase determine its value:
+# Trees: every phrase has a value from -2 to 2; its label is the value + 2. Words have fixed values. A longer phrase's
+# value follows from its two parts:
 #
 #     negator     X      -sign(X)          not (very good)              -1
 #     intensifier X      2 sign(X)         very good                     2
@@ -101,7 +101,7 @@ def compose(left: Phrase, right: Phrase) -> Phrase:
 
 
 def synthetic_treebank(n_train: int = 2000, n_dev: int = 400, seed: int = 1) -> Treebank:
-    """Generates random binary trees with labels of five classes; equal arguments give equal trees everywhere.
+    """Generates random binary trees with labels of five classes; the arguments fully determine them.
 
     The sentences have 4 to 24 words, 14 on average, from a vocabulary of 121. For comparison, SST has 8544 and 1101
     trees of 19 words on average, from a vocabulary of about 18000.
@@ -112,7 +112,7 @@ def synthetic_treebank(n_train: int = 2000, n_dev: int = 400, seed: int = 1) -> 
 def synthetic_opinions(n_train: int = 2000, n_dev: int = 400, seed: int = 1) -> Treebank:
     """Generates trees like `synthetic_treebank`, but the words determine the brackets, for models that see no trees.
 
-    A negator, intensifier or diminisher always applies to the next word alone. Values are then added from left to
+    A negator, intensifier or diminisher applies only to the next word. Values are then added from left to
     right: `(((the (not funny)) (very dull)) plot)`. The sentences have 2 to 12 words.
     """
 
@@ -171,12 +171,12 @@ _SYLLABLES = "ba ke lo mi nu pra ste dri vo gu ha je zi fla tro ry".split()
 def synthetic_sentences(
     n_train: int = 1500, n_dev: int = 300, seed: int = 1, *, coined: bool = False
 ) -> tuple[list[list[Token]], list[list[Token]]]:
-    """Generates random tagged sentences for training and development; equal arguments give equal sentences everywhere.
+    """Generates random tagged sentences for training and development; the arguments fully determine them.
 
-    Words of a name have the tag I-PER, I-LOC or I-ORG, others O. Sentences have 6 to 31 words, 16 on average.
+    Words of a name have the tag I-PER, I-LOC or I-ORG, other words O. Sentences have 6 to 31 words, 16 on average.
 
     Args:
-        coined: replace a third of the names by invented words.
+        coined: replace a third of the names with invented words.
     """
     return _draw(lambda rng: _tagged_sentence(rng, coined), n_train, n_dev, seed)
 
@@ -243,7 +243,7 @@ _NOUN_ENDINGS = {(False, 0): "o", (False, 1): "a", (True, 0): "i", (True, 1): "e
 def synthetic_text(
     n_train: int = 2000, n_dev: int = 400, seed: int = 1, depth: int = 3
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """Generates random sentences for training and development; equal arguments give equal sentences everywhere.
+    """Generates random sentences for training and development; the arguments fully determine them.
 
     They have 3 to 21 words, 8 or 9 on average, from a vocabulary of 78.
 
@@ -257,7 +257,7 @@ Pairs = list[tuple[list[str], list[str]]]
 
 
 def synthetic_parallel(n_train: int = 3000, n_dev: int = 300, seed: int = 1, depth: int = 1) -> tuple[Pairs, Pairs]:
-    """Generates sentences and translations for training and development; equal arguments give equal pairs everywhere.
+    """Generates sentences and translations for training and development; the arguments fully determine them.
 
     Args:
         depth: see `synthetic_text`. At depth 1 the sentences have up to 10 words, 6 on average.
@@ -269,7 +269,7 @@ def synthetic_parallel(n_train: int = 3000, n_dev: int = 300, seed: int = 1, dep
 def translate(sentence: Iterable[str]) -> list[str]:
     """Translates a sentence of `synthetic_text`."""
     translation: list[str] = []
-    ending = ""  # of the latest noun: in reverse order, a noun precedes its adjective and determiner
+    ending = ""  # the latest noun's: in reverse order, a noun precedes its adjective and determiner
     for word in reversed(list(sentence)):
         singular = word.removesuffix("s")
         if singular in NOUNS:
@@ -303,9 +303,9 @@ def _noun_phrase(rng: random.Random, plural: bool, depth: int) -> Iterator[str]:
         yield pick(rng, TRANSITIVE) + "s" * (not other)
 
 
-# Lattices: an invented language has a lexicon of words of two to four characters. Each word has one of three
-# categories, which its spelling does not reveal. Some characters are marks. A sentence is a row of words and single
-# characters; its lattice has every lexicon word that occurs in it, even by accident. The tag of a character is
+# Lattices: an invented language has a lexicon of two- to four-character words. Each word has one of three
+# categories, which its spelling does not reveal. Some characters are marks. A sentence is a sequence of words and
+# single characters; its lattice contains every lexicon word in it, even accidental ones. The tag of a character is
 #
 #     0                                   if no word ends there
 #     1 + category of the word            if the longest word that ends there does not follow a mark
@@ -319,9 +319,9 @@ _ALPHABET, _MARKS = "abcdefghijklmnopqrstuvwx", "vwx"
 
 
 def synthetic_lattices(n_train: int = 1500, n_dev: int = 300, seed: int = 1) -> tuple[GraphSet, GraphSet]:
-    """Generates training and development sets like those of `read_lattices`; equal arguments give equal lattices.
+    """Generates training and development sets like those of `read_lattices`; the arguments fully determine them.
 
-    The sentences have 8 to 32 characters, 20 on average; Weibo has 1147 and 113 sentences of 44 on average.
+    The sentences have 8 to 32 characters, 20 on average; Weibo has 1147 and 113 sentences of 44 characters on average.
     """
     rng = random.Random(seed)
     lexicon: dict[str, int] = {}  # words and their categories
@@ -371,13 +371,13 @@ def tag_of(sentence: str, end: int, words: list[str], lexicon: Mapping[str, int]
 
 # Tournaments: every word plays rock, paper or scissors (its number modulo 3: 0, 1, 2). Neighbours play each other, then
 # the winners play each other, and so on up to the root: paper beats rock, scissors beat paper, rock beats scissors, and
-# a tie changes nothing. The winner at the root is the label. Another order of the words may have another winner.
+# a tie changes nothing. The winner at the root is the label. A different word order may have a different winner.
 
 PLAYS = ("rock", "paper", "scissors")
 
 
 def tournaments(n_trees: int, leaves: int, *, n_words: int = 30, seed: int = 1) -> GraphSet:
-    """Generates random complete trees; equal arguments give equal trees.
+    """Generates random complete trees; the arguments fully determine them.
 
     Args:
         n_trees: number of trees.
@@ -389,7 +389,7 @@ def tournaments(n_trees: int, leaves: int, *, n_words: int = 30, seed: int = 1) 
         The vertices of a tree are its leaves from left to right, then each level, the root last.
 
     Raises:
-        DataError: `leaves` is not such a power, a number is below 1, or there would be 2**31 vertices or more.
+        DataError: `leaves` is not such a power of two, a number is below 1, or there would be 2**31 vertices or more.
     """
     if leaves < 2 or leaves & (leaves - 1):
         raise DataError(f"a complete binary tree has 2, 4, 8, ... leaves, not {leaves}")
@@ -399,8 +399,8 @@ def tournaments(n_trees: int, leaves: int, *, n_words: int = 30, seed: int = 1) 
     if n_trees * size >= 2**31:
         raise DataError(f"{n_trees} trees of {leaves} leaves: expected fewer than 2**31 vertices in all")
     words = np.random.default_rng(seed).integers(0, n_words, (n_trees, leaves))
-    # Vertex i of a level has the children 2 i and 2 i + 1 of the level below. Vertex numbers continue from level to
-    # level, so vertex `leaves` + j has the children 2 j and 2 j + 1.
+    # The children of vertex i of a level are vertices 2 i and 2 i + 1 of the level below. Numbers continue from level
+    # to level, so the children of vertex `leaves` + j are vertices 2 j and 2 j + 1.
     children = np.full((size, 2), -1)
     children[leaves:] = np.arange(2 * leaves - 2).reshape(-1, 2)
     column = np.full((n_trees, size), -1, np.int32)

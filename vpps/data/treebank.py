@@ -3,10 +3,10 @@
     (3 (2 The) (4 (3 gorgeously) (2 elaborate)))
 
 A node is `(label word)` or `(label child child ...)`, with a non-negative integer label and any number of children.
-Words stay as written (`-LRB-`, `-RRB-` and `\\/` are not unescaped), so a tree prints as it was read. Only blanks and
-tabs separate words; a no-break space is part of its word (SST has `8 1\\/2` with one).
+Words are kept as written (`-LRB-`, `-RRB-` and `\\/` are not unescaped), so a tree prints as it was read. Only spaces
+and tabs separate words; a no-break space is part of its word (as in SST's `8 1\\/2`).
 
-The code does not recurse, so memory alone limits the depth of a tree.
+The code does not recurse, so only memory limits the depth of a tree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vpps.values import as_path
 
 BRACKETS = re.compile(r"[()]|[^() \t]+")
 
-_LABEL_DIGITS = 100  # for thousands of digits, Python's int raises an error of its own
+_LABEL_DIGITS = 100  # for thousands of digits, Python's int raises a different error
 
 # States of the parser. Their values name the expected token in error messages.
 _OPEN = "'(' at the start of a tree"
@@ -86,7 +86,7 @@ class Tree:
         return zip(self.words.tolist(), self.child_lists(), strict=True)
 
     def __str__(self) -> str:
-        """Returns the bracket form: `str(parse_tree(line)) == line` for a line with single blanks."""
+        """Returns the bracket form: `str(parse_tree(line)) == line` for a line with single spaces."""
         opening: list[list[str]] = []  # per leaf: the nodes that begin with it, innermost first
         closing: list[int] = []  # per leaf: the number of nodes that end with it
         spans: list[tuple[int, int]] = []  # per node: its first and last leaf
@@ -105,7 +105,7 @@ class Tree:
 
 
 class Treebank(NamedTuple):
-    """Trees for training and trees for development."""
+    """Trees for training and for development."""
 
     train: list[Tree]
     dev: list[Tree]
@@ -135,7 +135,7 @@ def read_trees(path: str | Path, n_classes: int | None = None) -> list[Tree]:
 
 
 def located_trees(path: str | PathLike[str], n_classes: int | None) -> dict[str, Tree]:
-    """Returns the trees of a file, by file and line. Accepts a file without trees; see `read_trees`."""
+    """Returns the trees in a file, keyed by file and line. Accepts a file without trees; see `read_trees`."""
     lines = ((f"{path}:{number}", text) for number, text in read_lines(path) if text.strip())
     return {source: parse_tree(text, n_classes, source=source) for source, text in lines}
 

@@ -37,8 +37,8 @@ class Vocabulary:
     def from_sentences(cls, sentences: Iterable[Iterable[str]], min_count: int = 1) -> Vocabulary:
         """Collects the words that occur at least `min_count` times, most frequent first, ties in alphabetical order.
 
-        With `min_count=1`, no training word maps to `UNK`, so its embedding stays random. If unknown words matter, use
-        2 or more.
+        With `min_count=1`, no training word maps to `UNK`, so its embedding is never trained. If unknown words matter,
+        use 2 or more.
         """
         counts = Counter(word for sentence in sentences for word in sentence)
         counts.pop(UNK, None)  # some corpora already contain it

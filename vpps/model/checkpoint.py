@@ -27,12 +27,12 @@ FORMAT = 1
 _USER = "user."  # prefix of the user's own metadata
 _WEIGHT = "weight/"
 _MOMENT = "moment/"
-_GRADIENT = "gradient/"  # accumulated gradients; for a table only the rows that have one
+_GRADIENT = "gradient/"  # accumulated gradients; for a table only the rows with a gradient
 _GRADIENT_ROWS = "gradient_rows/"
 _AVERAGE = "average/"
 _AVERAGE_CURRENT = "average_current/"  # for a table: number of updates that each row's average includes
 _DESCRIPTION = "vpps"
-CHECKSUM = "vpps.crc32"  # safetensors has none
+CHECKSUM = "vpps.crc32"  # safetensors files have no checksum of their own
 
 
 HistoryReader = Callable[[Mapping[str, Any], "Mapping[str, Parameter | None]", "Sequence[Parameter]"], "CellHistory"]
@@ -50,7 +50,7 @@ def serialised(model: Model, path: Path) -> bytes:
     """Return the bytes of a file with the model; error messages name `path`."""
     model.pull_weights()
     tensors: dict[str, NDArray[Any]] = {f"{_WEIGHT}{p.name}": p.host for p in model}
-    # A file of averages omits the training state, because that state belongs to the weights.
+    # A file with averages omits the training state, because that state belongs to the weights.
     state = model.optimizer_state if not model.is_averaged else None
     accumulated = model.accumulated if not model.is_averaged else None
     averages = model.averages if not model.is_averaged else None
@@ -216,7 +216,7 @@ def _int(description: Mapping[str, Any], name: str, least: int | None) -> int:
 
 
 def _counts(description: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
-    """Return steps by parameter; older files have one start for all, "since". Raises KeyError, ValueError."""
+    """Return step counts by parameter; older files have one start, "since", for all. Raises KeyError, ValueError."""
     if "since" not in description:
         return {name: _int(description["counts"], name, 0) for name, _ in description["counts"].items()}
     count = description["step"] - _int(description, "since", 0)
@@ -271,7 +271,7 @@ def _accumulated(
 
 
 def _kind(p: Parameter) -> str:
-    """Return the name of the parameter's kind in a file: "parameter" or "lookup"."""
+    """Return the parameter's kind as named in files: "parameter" or "lookup"."""
     return type(p).__name__.lower()
 
 

@@ -26,8 +26,8 @@ class Encoding:
     Attributes:
         kind: "base": the types with a ready vertex. "max": those types, and the type with the most ready vertices.
             "sort": those types by descending number of ready vertices; ties go to the smaller type. "critical": those
-            types in the order of preference of policy `critical`.
-        phases: number of equal parts of a run. The state includes the part that has been reached (A.4); 1 disables it.
+            types in the order in which policy `critical` prefers them.
+        phases: number of equal parts of a run. The state includes the current part (A.4); 1 disables this.
     """
 
     kind: str = "critical"
@@ -40,7 +40,7 @@ class Automaton:
 
     Attributes:
         encoding: encoding of the states.
-        states: states seen in learning, each with its phase, its types and the type to run next.
+        states: states seen during learning, each with its phase, its types and the type to run next.
     """
 
     encoding: Encoding
@@ -82,7 +82,7 @@ class LearnedRecurrence:
         cells: cell names for display.
         digests: digests of the cells' programs, ascending and equal in all processes. They are the automaton's types.
         automaton: learned automaton.
-        batches, lower_bound: number of batches of the training graph, and a lower bound on it.
+        batches, lower_bound: number of batches for the training graph, and a lower bound on it.
 
     Raises:
         TypeError, ValueError: the automaton does not fit the number of cells.
@@ -107,12 +107,12 @@ class LearnedRecurrence:
 class LearnedPolicy:
     """A batching policy learned by `vpps.learn_policy`. To use it: `vpps.Handle(model, policy=learned)`.
 
-    It can be pickled. It identifies cells by their computation and the names of their parameters, in every process.
-    Policy "critical" batches recurrences of other cells. In an unseen state it chooses like "critical"; with one of the
-    paper's encodings it chooses like "sufficient".
+    It can be pickled. It identifies cells, in every process, by their computation and their parameters' names. Policy
+    "critical" batches recurrences of other cells. In an unseen state, the learned policy chooses like "critical", or
+    with one of the paper's encodings like "sufficient".
 
     Attributes:
-        recurrences: result for each recurrence of several cells. A recurrence of one cell leaves no choice.
+        recurrences: result for each recurrence of several cells. A recurrence of one cell needs no policy.
     """
 
     recurrences: tuple[LearnedRecurrence, ...]

@@ -36,11 +36,11 @@ Init = str | float | ArrayLike | Initialiser
 
 
 class Parameter(Operand, Hinting):
-    """A trainable array, created by `Model.parameter` and usable as an operand. A matrix multiplies vectors and
-    computed matrices (`W @ x`, `W.T @ x`), and its rows can be looked up. Every vertex copies any other operand.
+    """A trainable array, created by `Model.parameter` and usable as an operand. A matrix can multiply vectors and
+    computed matrices (`W @ x`, `W.T @ x`), and its rows can be looked up. Other ops copy it for each vertex.
     """
 
-    # `version` counts assignments: packed copies with another version are out of date.
+    # `version` counts assignments: packed copies with a different version are out of date.
     __slots__ = ("__weakref__", "_model", "_name", "_shape", "_trainable", "host", "is_transposed", "version")
     name: str = read_only("_name", 'Full name, scopes included, such as "encoder/U".')
     shape: Shape = read_only("_shape", "Shape: (), (n,) or (rows, columns); of a table, rows first.")
@@ -80,7 +80,7 @@ class Parameter(Operand, Hinting):
     def trainable(self) -> bool:
         """True if updates change the parameter. May be set at any time, to freeze and unfreeze layers.
 
-        The average of a frozen parameter is its weights. Unfreezing restarts the average.
+        The average of a frozen parameter equals its weights. Unfreezing restarts the average.
         """
         return self._trainable
 
@@ -124,11 +124,11 @@ class Parameter(Operand, Hinting):
 
     @serialised
     def assign(self, value: ArrayLike) -> None:
-        """Replace the weights. Their moving average stays and then follows the new weights.
+        """Replace the weights. Their moving average is kept and then follows the new weights.
 
         Raises:
-            ShapeError, DtypeError: the value has another shape, or is not numeric.
-            ModelError: a weight is NaN or infinite, or the model shows its averages.
+            ShapeError, DtypeError: the value has a different shape, or is not numeric.
+            ModelError: a weight is NaN or infinite, or the call is inside `Model.averaged`.
         """
         array = as_float32(value, f"{self!r}.assign")
         if array.shape != self.shape:
@@ -166,7 +166,7 @@ class Parameter(Operand, Hinting):
 
 
 class Transposed(Operand):
-    """Transpose `W.T` of a parameter, a factor of `W.T @ x`.
+    """Transpose `W.T` of a parameter, for products `W.T @ x`.
 
     Attributes:
         T: the parameter.
@@ -203,7 +203,7 @@ class Lookup(Parameter):
     """A table of rows (word embeddings), created by `Model.lookup`. Updates touch only the rows that a batch used.
 
     A row is used if a path of recorded ops leads from it to the loss without passing through `stop_gradient` or the
-    condition of `where`. A row with a gradient of zero can also be used.
+    condition of `where`. A used row may have a gradient of zero.
     """
 
     __slots__ = ()
@@ -216,7 +216,7 @@ class Model(Readable, Hinting):
         seed: any int. A parameter's initial value depends only on (seed, name, shape), not on the order of declaration.
 
     Attributes:
-        step: updates tried so far, including updates skipped as not finite. Checkpoints store it.
+        step: number of updates tried, including those skipped because a value was not finite. Checkpoints store it.
         metadata: the user's strings, which `save` writes and `load` and `restore` read.
         learned_policy: latest policy (`vpps.learn_policy`) of a training handle, or None. Checkpoints store it.
 
@@ -251,12 +251,12 @@ class Model(Readable, Hinting):
         self.is_averaged = False  # True inside `averaged`, when the parameters show their averages
         self.state_version = 0  # counts replacements of the training state from outside (restore)
         self.layout_version = 0  # counts changes to the set of parameters or of trained parameters
-        self.places: dict[Parameter, str] = {}  # places of the weights during a launch of the latest handle
+        self.places: dict[Parameter, str] = {}  # places of the weights during the latest handle's launches
         self._parameters: dict[str, Parameter] = {}
         self._scope: tuple[str, ...] = ()
         self.bare_programs = Recent()  # traced one-op cells over these parameters, kept by vpps.graph
         self._trainer: weakref.ref[Any] | None = None
-        self.sharers: list[weakref.WeakMethod[Callable[[], None]]] = []  # callbacks that count changes by PyTorch
+        self.sharers: list[weakref.WeakMethod[Callable[[], None]]] = []  # callbacks that count PyTorch's changes
 
     def __repr__(self) -> str:
         of_each = (len(self), "parameter"), (self.n_weights, "weight"), (self.step, "step")
@@ -300,7 +300,7 @@ class Model(Readable, Hinting):
 
         Raises:
             ModelError: the name is taken or empty, the initialiser is unknown, or a weight is not finite.
-            ShapeError: the shape is invalid, or an array has another shape.
+            ShapeError: the shape is invalid, or an array has a different shape.
         """
         return self._declare(Parameter, name, shape, init, trainable, ranks=(0, 1, 2))
 
@@ -327,7 +327,7 @@ class Model(Readable, Hinting):
             dense: True makes the table a parameter of rank 2, which can also multiply: with tied embeddings `E @ h`
                 gives the logits. Its gradient is dense, and an update touches all rows.
 
-        Raises the errors of `parameter`.
+        Raises the same errors as `parameter`.
         """
         kind, ranks = (Parameter, (2,)) if dense else (Lookup, (1, 2, 3))
         return self._declare(kind, name, shape, "uniform" if init is None else init, trainable, ranks)
@@ -360,7 +360,7 @@ class Model(Readable, Hinting):
 
     @serialised
     def _add(self, parameter: Parameter) -> None:
-        self.pull_weights()  # a step of a world in flight uses the model before the change
+        self.pull_weights()  # finishes a world's step in flight, which needs the unchanged model
         self._parameters[parameter.name] = parameter
         self.layout_version += 1
 
@@ -395,7 +395,7 @@ class Model(Readable, Hinting):
 
     @property
     def step(self) -> int:
-        """Updates tried so far. If set, schedules and dropout continue from it; bias correction counts by parameter."""
+        """Updates tried so far. If set, schedules and dropout use it; bias correction has a count per parameter."""
         return self._step
 
     @step.setter
@@ -440,7 +440,7 @@ class Model(Readable, Hinting):
         """Replace the weights by their moving averages (`Handle(ema=...)`) inside the `with` block.
 
         Every handle of the model evaluates with the averages, and `save` writes them without the training state. After
-        the block the weights are back, to the last bit, and training continues unaffected.
+        the block the weights are restored bit for bit, and training continues unaffected.
 
         Raises:
             ModelError: the model has no averages, or the block is inside another one. Inside it, `assign` and `restore`
@@ -460,7 +460,7 @@ class Model(Readable, Hinting):
             try:
                 self._hide_averages(restored)
             finally:
-                deque(restored, 0)  # in case Ctrl-C came while another thread had the turn
+                deque(restored, 0)  # in case Ctrl-C came while waiting for another thread
 
     @serialised
     def _show_averages(self, kept: list[tuple[object, str, object]]) -> None:
@@ -488,7 +488,7 @@ class Model(Readable, Hinting):
         return self.averages
 
     def refuse_if_averaged(self, what: str) -> None:
-        """Raise ModelError from call `what`, which changes weights, inside `averaged`."""
+        """Raise ModelError inside `averaged`; `what` names the call, which would change weights."""
         if self.is_averaged:
             raise ModelError(
                 f"{what}: inside `with model.averaged()` the model shows its averages; leave the block first"
@@ -518,7 +518,7 @@ class Model(Readable, Hinting):
             source.pull_weights()
 
     def notice_changes(self) -> None:
-        """Count the changes to the weights by objects that share their memory (vpps.torch)."""
+        """Count changes to the weights made by objects that share their memory (vpps.torch)."""
         for sharer in self.sharers:
             if (notice := sharer()) is not None:
                 notice()
@@ -529,11 +529,11 @@ class Model(Readable, Hinting):
         """Write weights, training state (moments, accumulated gradients, averages, the trained cells, a learned
         policy), step count and seed, atomically.
 
-        The file has the safetensors format. It replaces an existing file and keeps that file's mode and owner. If the
+        The file is in safetensors format. It replaces an existing file and keeps that file's mode and owner. If the
         path is a link, the link's target is replaced.
 
         Args:
-            metadata: your strings, read back as `model.metadata`; None keeps those of the last load.
+            metadata: your strings, read back as `model.metadata`; None keeps the last load's strings.
 
         Raises:
             CheckpointError: the file cannot be written, or a tensor holds NaN or infinity; an old file is unchanged.
@@ -553,13 +553,13 @@ class Model(Readable, Hinting):
 
     @serialised
     def restore(self, path: str | Path, strict: bool = True) -> None:
-        """Read a file of `save` into this model.
+        """Read a file that `save` wrote into this model.
 
         Args:
-            strict: True raises if a parameter is missing from the file or the model; False reads the shared parameters.
+            strict: True raises if a parameter is missing from the file or the model; False reads those in both.
 
         Raises:
-            CheckpointError: the file is missing, damaged, or of another model. The model is then unchanged.
+            CheckpointError: the file is missing or damaged, or belongs to another model. The model is then unchanged.
         """
         self.refuse_if_averaged("restore")
         strict = as_flag(strict, "restore: strict", CheckpointError)
@@ -569,7 +569,7 @@ class Model(Readable, Hinting):
     def load(cls, path: str | Path) -> Model:
         """Return a new Model with the parameters and training state of a file that `save` wrote.
 
-        If classes declare your parameters (`vpps.nn`), declare the model with them again and call `restore` instead.
+        If classes declare your parameters (`vpps.nn`), build the model with them again and call `restore` instead.
 
         Raises:
             CheckpointError: the file is missing or damaged.

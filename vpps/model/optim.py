@@ -25,7 +25,7 @@ Schedule = Callable[[int], float]
 # The complements are 1 - beta, rounded once: 1 - 0.999 in single precision would keep only five digits.
 HYPER = tuple("lr weight_decay beta1 complement1 beta2 complement2 eps step_size inv_sqrt_correction".split())
 
-# With these values and a gradient of zero every rule leaves weights and moments unchanged, to the bit.
+# With these values and a gradient of zero, no rule changes any bit of the weights or moments.
 IDLE = array("f", [{"beta1": 1, "beta2": 1, "eps": 1, "inv_sqrt_correction": 1}.get(name, 0) for name in HYPER])
 
 _Range = tuple[str, Callable[[float], bool]]
@@ -61,11 +61,11 @@ class Optimizer(Hinting):
     """Base class, with `lr` and `weight_decay` (added to the gradient, L2). All fields may change between `fb` calls.
 
     Lookup tables are updated lazily: rows that a batch does not use keep their values and moments, and do not decay.
-    Bias correction counts the steps of each parameter, as in PyTorch. A table counts steps that use any of its rows.
+    Bias correction counts each parameter's steps, as in PyTorch. For a table, it counts steps that use any of its rows.
 
     Args:
         lr: learning rate, or a schedule: a function of the update's number, from 1.
-        groups: hyper-parameters of some parameters, by name pattern (`fnmatch`; the first match applies):
+        groups: hyper-parameters for parameters whose names match a pattern (`fnmatch`; the first match applies):
             `groups={"words": {"lr": 0.01}, "*/b": {"weight_decay": 0.0}}`. A pattern that matches nothing is an error.
     """
 

@@ -14,7 +14,7 @@ OTHERS = "*"
 
 @dataclass(frozen=True, slots=True)
 class Precisions:
-    """Precisions of all matrices of a model.
+    """Precisions of all matrices in a model.
 
     Attributes:
         others: name of the precision of all unnamed parameters.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class AccumulatedGradients:
-    """Summed gradients of calls `fb(accumulate=True)`, before an update uses them.
+    """Summed gradients of `fb(accumulate=True)` calls, until an update uses them.
 
     Attributes:
         calls: number of these calls.
@@ -32,7 +32,7 @@ class AccumulatedGradients:
 @dataclass
 class Averages:
     """Exponential moving averages of the weights: average = decay * average + (1 - decay) * weights after each update,
-    starting from the weights before the first one.
+    starting from the weights before the first update.
 
     An average of the iterates generalises better than the last iterate (Polyak & Juditsky 1992 use equal weights; the
     exponential form is common practice). It starts from weights, not from zeros, and so needs no bias correction.
@@ -43,7 +43,7 @@ class Averages:
     Attributes:
         decay: decay of the average, in [0, 1).
         updates: number of updates so far.
-        values: averages by parameter name; for a table, each row's value is that of its last update.
+        values: averages by parameter name; for a table, each row's average as of its last update.
         current: number of updates that each row's average includes, by table name.
     """
 

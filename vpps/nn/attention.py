@@ -11,7 +11,7 @@ Score = Callable[[vpps.Expression, vpps.Expression], vpps.Expression]
 
 
 def scaled_dot(query: vpps.Expression, key: vpps.Expression) -> vpps.Expression:
-    """Return the inner product of two vectors over the square root of their length (Vaswani et al. 2017, 3.2.1)."""
+    """Return two vectors' inner product, divided by the square root of their length (Vaswani et al. 2017, 3.2.1)."""
     return vpps.dot(query, key) * (1 / math.sqrt(query.shape[0]))
 
 
@@ -28,7 +28,7 @@ def attend(
 
     Args:
         keys, values: lists of equal length, or one list for both.
-        score: function that returns a scalar. For other kinds of attention let it use the cell's parameters, such as
+        score: function that returns a scalar. For other kinds of attention, it can use the cell's parameters, as in
             `lambda q, k: vpps.bilinear(q, W, k)` or `lambda q, k: vpps.dot(v, vpps.tanh(W @ q + U @ k))`
             (Bahdanau et al. 2015).
 

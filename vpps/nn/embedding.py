@@ -22,7 +22,7 @@ class Embedding(Layer):
     Args:
         init: initial value of the table, such as an array of pretrained vectors.
         trainable: False freezes the vectors.
-        name: name of the parameter. Unlike other layers, it opens no scope: `groups={"embedding": {"lr": 0.01}}`.
+        name: name of the parameter. Unlike other layers, this one opens no scope: `groups={"embedding": {"lr": 0.01}}`.
 
     Example:
         >>> vectors = np.random.default_rng(0).normal(size=(100, 8))

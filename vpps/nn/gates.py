@@ -1,4 +1,4 @@
-"""Gate matrices and their initial values. They are stacked into one matrix, so that an input needs one product."""
+"""Gate matrices and their initial values. The matrices are stacked into one, so that an input needs one product."""
 
 from __future__ import annotations
 

@@ -37,13 +37,13 @@ class Named:
         return f"<vpps.nn.{type(self).__name__} {self.name!r}: {taken} -> {made}>"
 
     def _sizes(self) -> tuple[int, int]:
-        """Return the sizes of the input and of the output."""
+        """Return the input size and the output size."""
         W: Parameter | None = self.W  # type: ignore[attr-defined]
         return 0 if W is None else W.shape[1], self.hidden_size
 
 
 class Layer(ABC, Named, Hinting):
-    """A layer with the weights of its counterpart in PyTorch. It does not import PyTorch."""
+    """A layer with the same weights as its counterpart in PyTorch. It does not import PyTorch."""
 
     _directions: ClassVar[tuple[str, ...]] = ("",)  # suffixes of PyTorch's names
 
@@ -51,11 +51,11 @@ class Layer(ABC, Named, Hinting):
 
     @abstractmethod
     def _to_torch(self) -> dict[str, Float32]:
-        """Return the weights in PyTorch's layout, by PyTorch's names without the suffix of a layer's number."""
+        """Return the weights in PyTorch's layout, keyed by PyTorch's names without the layer-number suffix."""
 
     @abstractmethod
     def _from_torch(self, given: Mapping[str, Float32]) -> Assignments:
-        """Return the parameters' new values for weights in PyTorch's layout with valid names and shapes."""
+        """Convert weights in PyTorch's layout, with valid names and shapes, to the parameters' new values."""
 
     if not TYPE_CHECKING:  # editors and type checkers must not treat such a layer as a function
 
@@ -67,7 +67,7 @@ class Layer(ABC, Named, Hinting):
             )
 
     def state_dict(self, prefix: str = "") -> dict[str, Float32]:
-        """Return copies of the weights in the layout of PyTorch's layer, by its names with `prefix` in front.
+        """Return copies of the weights in the layout of PyTorch's layer, keyed by its names with `prefix` in front.
 
         Example:
             >>> tensors = {name: torch.from_numpy(w) for name, w in linear.state_dict().items()}  # doctest: +SKIP
@@ -84,7 +84,7 @@ class Layer(ABC, Named, Hinting):
 
         Raises:
             ModelError: a weight is missing, is unknown to this layer, or is not finite.
-            ShapeError, DtypeError: a weight has another shape, or is not numeric.
+            ShapeError, DtypeError: a weight has the wrong shape, or is not numeric.
         """
         self._assign(self._read(weights, prefix))
 
@@ -119,11 +119,11 @@ class Layer(ABC, Named, Hinting):
 
 
 class Recurrent(Layer):
-    """A layer that PyTorch numbers: its names end in "_l0"; names of a cell (`nn.LSTMCell`) have no suffix.
+    """A layer that PyTorch numbers: its weight names end in "_l0"; those of a cell (`nn.LSTMCell`) have no suffix.
 
-    PyTorch has two biases whose sum this layer stores. `load` adds them. `state_dict` returns the sum as the first,
-    `bias_ih`, and zeros as the second, `bias_hh`. PyTorch continues from the same values, but its SGD moves the sum
-    twice as far in a step.
+    PyTorch has two biases; this layer stores their sum. `load` adds them. `state_dict` returns the sum as the first,
+    `bias_ih`, and zeros as the second, `bias_hh`. PyTorch continues from the same values, but its SGD then changes the
+    sum twice as much per step.
     """
 
     def state_dict(self, prefix: str = "", layer: str = "l0") -> dict[str, Float32]:
@@ -134,7 +134,7 @@ class Recurrent(Layer):
         """Load the weights of PyTorch's layer or cell, like `Linear.load`: `lstm.load(torch_lstm.state_dict())`.
 
         Args:
-            layer: suffix as in `state_dict`; optional if the weights are of one layer.
+            layer: suffix as in `state_dict`; optional if the weights belong to a single layer.
 
         Raises:
             ModelError: also if there are several layers and `layer` is None.
@@ -167,7 +167,7 @@ def _key(name: str, suffix: str) -> str:
 
 
 def reordered(stacked: Float32, order: Sequence[int]) -> Float32:
-    """Return stacked gate matrices or biases in another order of gates."""
+    """Return stacked gate matrices or biases with the gates reordered."""
     gates = np.split(stacked, len(order))
     return np.concatenate([gates[k] for k in order])
 
@@ -176,7 +176,7 @@ def check_children(what: str, states: Sequence[Any], arity: int, size: int, part
     """Raise unless the values are the states of `arity` children in order, such as h_1, c_1, h_2, c_2.
 
     Args:
-        what: text of the call before the states, such as "tree_lstm.node(x, ".
+        what: the call's text up to the states, such as "tree_lstm.node(x, ".
         size: length of each vector of a state.
         parts: names of a state's vectors.
     """

@@ -12,7 +12,7 @@ from vpps.values import Float32
 
 
 class Linear(Layer):
-    """Affine layer y = W x + b, like `nn.Linear`. Call it on an expression of shape (input_size,) or on such rows.
+    """Affine layer y = W x + b, like `nn.Linear`. Call it on an expression or on rows of shape (input_size,).
 
     Args:
         bias: False omits b.
@@ -45,7 +45,7 @@ class Linear(Layer):
 
     @vpps.cell
     def __call__(self, x: vpps.Expression) -> vpps.Expression:
-        """Map (input_size,) to (output_size,), and `Rows` row by row. Product and bias are one instruction."""
+        """Map (input_size,) to (output_size,), and `Rows` row by row. Product and bias form one instruction."""
         y = self.W @ x
         return y if self.b is None else y + self.b
 

@@ -55,7 +55,7 @@ class LSTM(Recurrent):
 
     @vpps.cell
     def begin(self, x: vpps.Expression) -> State:
-        """Return (h, c) after the first input. It equals `step` from zeros, without the products with zeros."""
+        """Return (h, c) after the first input. The result is that of `step` from zeros, without products with zeros."""
         i, _, o, u = vpps.split(self.W @ x + self.b, 4)
         c = vpps.sigmoid(i) * vpps.tanh(u)
         return vpps.sigmoid(o) * vpps.tanh(c), c
@@ -78,7 +78,7 @@ class LSTM(Recurrent):
 
 
 def map_chains(graph: vpps.Graph, chains: GraphBatch, begin: Cell[Any], step: Cell[Any], **inputs: Any) -> vpps.Rows:
-    """Return the state h of every vertex of some chains. `begin` computes first vertices, `step` all later ones.
+    """Return the state h of every vertex in some chains. `begin` computes first vertices, `step` all others.
 
     Raises:
         DataError: the graphs are not chains.
@@ -96,8 +96,8 @@ def map_chains(graph: vpps.Graph, chains: GraphBatch, begin: Cell[Any], step: Ce
 class BiLSTM(Recurrent):
     """Bidirectional LSTM: one LSTM runs forward along every chain, one backward (Graves & Schmidhuber 2005).
 
-    Neither reads the other, so level k of both runs at once; the longest chain's length is the number of steps. The
-    layer loads one of `nn.LSTM(bidirectional=True)`: "l0" means both directions.
+    Neither direction reads the other, so both compute level k at once, and the longest chain gives the number of steps.
+    `load` accepts a layer of `nn.LSTM(bidirectional=True)`: "l0" means both directions.
 
     Args:
         table: embedding table whose rows are the inputs. If None, the inputs are vectors.
@@ -178,8 +178,8 @@ class GRU(Recurrent):
 
     Args:
         reset_after: True applies the reset gate after the product, n = tanh(W_n x + r ⊙ (V h' + a) + b_n). U then
-            includes V, so that a step has one product instead of two in a row. `nn.GRU` has this form, so `load` and
-            `state_dict` require it; PyTorch's second bias holds a.
+            includes V, so that a step has one product instead of two in sequence. `nn.GRU` has this form, so `load`
+            and `state_dict` require it; `a` is PyTorch's second bias.
     """
 
     def __init__(

@@ -23,13 +23,13 @@ class NaryTreeLSTM(Named):
         h   = o ⊙ tanh(c)
 
     `node` computes the full equations. In the paper's constituency trees inner nodes have no x, and the sums over
-    children vanish at the leaves, which have the words. `leaf` then needs one (3H, input_size) matrix and `inner` one
+    children vanish at the leaves, which hold the words. `leaf` then needs one (3H, input_size) matrix and `inner` one
     ((3 + N)H, N H) matrix. As in the authors' program, leaves have their own bias.
 
     Args:
-        input_size: length of the x of `leaf`. 0 declares no weights for it, if another cell computes leaves.
+        input_size: length of x in `leaf`. If another cell computes the leaves, 0 declares no weights for `leaf`.
         arity: N. For a missing child pass zeros: `graph.zeros(hidden_size)`.
-        inner_input_size: length of the x of `node`, such as an embedding of node types. 0 declares no weights for it.
+        inner_input_size: length of x in `node`, such as an embedding of node types. 0 declares no weights for it.
         forget_bias: initial bias of the forget gates.
         per_child: True declares a parameter for each of U_1 ... U_N. That is faster on a CPU with
             `graph.map(distinct=True)`, and with large batches; it is slower on a GPU with few trees.
@@ -108,7 +108,7 @@ class ChildSumTreeLSTM(Named):
     leaves, and no forget gate sees an input. `leaf` and `inner` compute the remaining terms.
 
     Args:
-        inner_inputs: False for such trees: W_f is not declared, and `node` raises TraceError.
+        inner_inputs: False for constituency trees: W_f is not declared, and `node` raises TraceError.
         forget_bias: initial bias of the forget gates.
     """
 
@@ -193,7 +193,7 @@ class NaryTreeGRU(Named):
         h  = (1 - z) ⊙ mean_l h_l + z ⊙ h~
 
     It follows the TreeGRU of Kokkinos & Potamianos 2017 (arXiv:1701.01811); each gate sees all children. As in
-    ED-Batch's program, 1 - z keeps the mean of the children's states. A leaf with input x is a step from a state of
+    ED-Batch's program, 1 - z weights the mean of the children's states. A leaf with input x is a step from a state of
     zeros, h = σ(W_z x + b_z) ⊙ tanh(W x + b), with its own biases as in Tree-LSTMs.
 
     Args:

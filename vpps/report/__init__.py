@@ -3,11 +3,12 @@
 `inspection.py` is the entry point of `handle.inspect` and `vpps-inspect`. `plan_report.py`, `script_report.py`,
 `cells.py`, `kernel_report.py` and `listing.py` contain one report each.
 
-Timelines come from a kernel of the same templates that records every executed instruction. Without recording, the
-source is identical to the byte. On cuda, thread 0 of a block reads `clock64`. Pairs with `globaltimer` at both ends of
-a run let the host convert all blocks to its own clock (`runtime/stamps.py`). The copy stream returns records by launch
-parity. `trace.py` collects them. `critical.py` follows the virtual processor that arrived last at each barrier.
-`summary.py` computes totals. `perfetto.py` writes files; a test reads them with Perfetto's own importer.
+Timelines come from a kernel generated from the same templates, which records every executed instruction. If recording
+is off, it does not change the source by a single byte. On cuda, thread 0 of a block reads `clock64`, and at both ends
+of a run `globaltimer`, too, so that the host can convert all times to its own clock (`runtime/stamps.py`). The copy
+stream returns records from two buffers, one per launch parity. `trace.py` collects them. `critical.py` follows the
+virtual processor that arrived last at each barrier. `summary.py` computes totals. `perfetto.py` writes files; a test
+reads them with Perfetto's own importer.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def cells_text(plan: Plan, planner: Planner, name: str | None = None) -> Text:
     """Report on each cell of a planned graph. Omit single operations if there are other cells.
 
     Args:
-        name: show only the cells of this name, or with this name after a dot.
+        name: show only the cells with this name, or with this name after a dot.
 
     Raises:
         GraphError: there is no such cell.
@@ -53,7 +53,7 @@ def cells_text(plan: Plan, planner: Planner, name: str | None = None) -> Text:
 def _paragraphs(
     recorded: Block, blocks: Sequence[PlannedBlock], planner: Planner, training: bool
 ) -> Iterator[Iterable[str]]:
-    """Yield stages, parts and instructions of a cell."""
+    """Yield the stages, parts and instructions of a cell."""
     cell, constants = recorded.pattern, recorded.cell.constants
     takes = ", ".join(_arguments(cell))
     yield [f"cell {cell.name} of ({takes}), {counted(len(recorded), 'vertex', 'vertices')}"]

@@ -23,9 +23,9 @@ _TARGET = HEAD_WORDS + [f.name for f in FORMS["Wait"]].index("target")
 def releases(timeline: Timeline) -> Iterator[tuple[int, int]]:
     """Yield (record of a wait, record of the last signal that it needed) if both are recorded.
 
-    A barrier has one record for signal and wait. A wait ends when a counter reaches a target, so signal number `target`
-    of this counter ends it. A signal counts at an unknown moment of its execution. This function assumes that signals
-    count in the order in which they began.
+    A barrier's signal and wait share one record. A wait ends when a counter reaches a target, so signal number `target`
+    to this counter ends it. A signal takes effect at an unknown moment of its execution. This function assumes that
+    signals take effect in the order in which they began.
     """
     script, records = timeline.plan.script, timeline.records
     opcodes = script[records["position"]] & 0xFFFF
@@ -59,8 +59,8 @@ class CriticalPath:
 
     Attributes:
         segments: segments of the path, in order of time.
-        awaited: for each virtual processor, the number of waits of others at which it arrived last.
-        delayed: for each virtual processor, the seconds for which others waited at these waits.
+        awaited: for each virtual processor, the number of others' waits that it ended by arriving last.
+        delayed: for each virtual processor, the total seconds of these waits.
     """
 
     segments: tuple[Segment, ...]
@@ -69,10 +69,10 @@ class CriticalPath:
 
 
 def critical_path(timeline: Timeline) -> CriticalPath:
-    """Trace the critical path of a launch back from the last end.
+    """Trace the critical path of a launch back from the instruction that ended last.
 
-    Follow the instructions of its virtual processor back to a wait that another one ended. Continue with the
-    instructions of the other one before its signal, and so on.
+    Follow its virtual processor's instructions back to a wait that another virtual processor ended. Continue with the
+    other's instructions before its signal, and so on.
     """
     records, activities, of = timeline.records, timeline.activities, timeline.activity_of.tolist()
     vps, starts, ends = (records[name].tolist() for name in ("vp", "start", "end"))

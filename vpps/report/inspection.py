@@ -37,17 +37,17 @@ from vpps.text import Text, counted
 class Inspection:
     """A graph, planned for one configuration of a kernel; `vpps.report.inspect` and `Handle.inspect` return it.
 
-    Its texts have the names of the `vpps-inspect` commands. A trace needs launches, so `Handle.trace` records it.
+    Its texts are named after the `vpps-inspect` commands. A trace needs launches, so `Handle.trace` records it.
 
     Attributes:
         target: name of the target.
         arch: "sm_90" on cuda, the instruction set on cpu ("avx512"), "" on simt.
-        planner: the planner of the plan, with its data on cells.
+        planner: the planner that made the plan, with its data on cells.
         graph_made: the planned graph.
         plan_made: the plan.
         spec: required features of the kernel.
         arrangement: placement of weights on the chip.
-        kernel: the kernel that was compiled with the plan; None if there is none, then `compiled` compiles it.
+        kernel: the kernel that was compiled with the plan; if None, `compiled` compiles it.
     """
 
     target: str
@@ -106,7 +106,7 @@ class Inspection:
         """Return the source of the tails, the fused code of the graph's cells: a separate library on the cpu target.
 
         Raises:
-            HandleError: there are no tails, or another target has them in its kernel.
+            HandleError: there are no tails, or the target includes them in its kernel.
         """
         if self._row.is_gpu:
             raise HandleError(f"tails: target {self.target!r} has them in the kernel; look at its source")
@@ -115,7 +115,7 @@ class Inspection:
         return Text(render_tails(tuple(self.spec.tails), tile_of_machine()))
 
     def asm(self, tails: bool = False) -> str:
-        """Return the assembler of the compiled kernel, or of its tails, on the cpu target.
+        """Return the assembly code of the compiled kernel, or of its tails, on the cpu target.
 
         Raises:
             HandleError: the target is not cpu, or there are no tails.
@@ -174,13 +174,13 @@ def cpu_source(named: bool = False, rounds: bool = False) -> str:
 
     Args:
         named: include the headers by name, not as text.
-        rounds: products may round their operands.
+        rounds: True if products may round their operands.
     """
     return Text(render_cpu(tile_of_machine(), named, rounds))
 
 
 def cpu_asm(rounds: bool = False) -> str:
-    """Return the assembler of the cpu target's kernel. Raises CompileError if the compiler or objdump is missing."""
+    """Return the cpu target's kernel in assembly code. Raises CompileError if the compiler or objdump is missing."""
     return listing.asm(build_cpu(rounds)[0])
 
 
@@ -201,17 +201,17 @@ def inspect(
     """Plan a graph like a handle, without a launch.
 
     Args:
-        model: model of the parameters; weights do not matter.
+        model: model with the parameters; their weights do not matter.
         example: a graph and its loss.
         target: name of the target.
         arch, device, sms: properties of a GPU, which this machine need not have; see `vpps.specialize`. The default is
             this machine's GPU, if any.
         configuration: virtual processors, policy, schedule, distribution over the chip, passes; default: a handle's.
-        train: False for inference alone.
+        train: False for inference only.
         optimizer: default `SGD`.
-        clip_norm: bound of the gradients' norm, or None.
-        compiled: also compile the kernel. A GPU kernel that spills then holds less on the chip. Without compilation,
-            the inspection shows the first attempt.
+        clip_norm: bound on the gradients' norm, or None.
+        compiled: also compile the kernel. If a GPU kernel spills, it is compiled again with less on the chip. Without
+            compilation, the inspection shows the first attempt.
 
     Raises:
         HandleError, GraphError, CapacityError: an argument is wrong, or a placement that it forces does not fit.

@@ -12,7 +12,7 @@ from vpps.text import Text, in_bytes, table
 
 
 def kernels_text(kernels: Sequence[Specialized]) -> Text:
-    """Return two tables for kernels of one model: resources by row, and tiers of matrices with a column per kernel."""
+    """Return two tables for one model's kernels: a row of resources and a column of matrix tiers per kernel."""
     rows = [_row(kernel) for kernel in kernels]
     heads = [head for head in rows[0] if any(row[head] is not None for row in rows)]
     lines = table(heads, [[row[head] for head in heads] for row in rows])

@@ -1,4 +1,4 @@
-"""Disassembles compiled kernels: assembler of the host, PTX and machine code of a GPU."""
+"""Disassembles compiled kernels: assembly code of the host, PTX and machine code of a GPU."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Writes timelines in the trace-event format (JSON), for ui.perfetto.dev.
 
 A process "vpps TARGET" has a thread for the host, one for launches, one for their critical path (`critical.py`), and
-one per virtual processor. Instructions are complete events (`ph` X). Waiting is an event of a separate category, also
-before the first and after the last instruction of a virtual processor. So the events of a virtual processor cover the
+one per virtual processor. Instructions are complete events (`ph` X). Waits are events of a separate category, and
+include the time before a virtual processor's first and after its last instruction. So its events cover the whole
 launch, and so do the events of the critical path. Arrows (flows) lead from the last virtual processor at a barrier to
 the next event of those that waited for it. A counter shows the number of working virtual processors.
 
@@ -48,7 +48,7 @@ def write_perfetto(path: str | Path, timelines: Sequence[Timeline], target: str)
 
 
 def events(timelines: Sequence[Timeline], target: str) -> Iterator[Event]:
-    """Yield all events of the launches, in this order."""
+    """Yield all events, one launch after another."""
     yield from _names(max((t.n_vps for t in timelines), default=0), target)
     zero = min((min(t.start, *(span.start for span in t.host)) for t in timelines), default=0)
     flows = count(1)
@@ -89,7 +89,7 @@ def microseconds(nanoseconds: int) -> float:
 
 
 def _launch(timeline: Timeline, number: int, zero: int) -> Iterator[Event]:
-    """Yield events of the whole launch, of its critical path and of every virtual processor."""
+    """Yield the events of the whole launch, of its critical path and of every virtual processor."""
     begin, end = timeline.start - zero, timeline.end - zero
     facts = {"instructions": len(timeline.records), "barriers": timeline.plan.n_barriers}
     yield _complete(f"launch {number}", "launch", LAUNCHES, begin, end, facts)

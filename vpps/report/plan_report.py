@@ -41,7 +41,7 @@ class StepUse(NamedTuple):
     """A step: vertices of a cell that run together.
 
     Attributes:
-        stage: number of the stage; forward runs stages in rising order, backward in falling order.
+        stage: number of the stage; forward runs stages in ascending order, backward in descending order.
         cell: name of the cell.
         part: "eager", "level" or "lazy" for a part of a cell, "" for a whole cell.
         phase: "forward" or "backward".
@@ -63,7 +63,7 @@ class SlabUse(NamedTuple):
         symbol: contents of the slab: "n7 tanh", or "gradient at n7 tanh".
         per: "vertex", or "element" for a row per element of a list.
         rows, width: rows of all steps together; floats per row.
-        bytes: bytes of memory that it ever occupies; less than rows x width if steps reuse memory.
+        bytes: bytes of memory that it occupies in all; fewer than all rows need if steps reuse memory.
         life: live range of the contents.
         spans: [first, last) addresses in the pool, in floats: one span per step, or one for all steps.
     """
@@ -86,7 +86,7 @@ class SlabUse(NamedTuple):
 
 
 class ListUse(NamedTuple):
-    """An index list or other data in the script: contents with cells, words, and position of its first word."""
+    """An index list or other data in the script: contents with cells, number of words, and position of the first."""
 
     what: str
     words: int
@@ -103,13 +103,13 @@ class PlanReport(Readable):
         steps: forward steps, then backward steps, in the order of execution.
         slabs, lists: memory of the batch; data in the script.
         barriers: barriers per launch; one virtual processor needs none.
-        barriers_of: barriers of each phase of a launch; empty for several groups.
+        barriers_of: barriers in each phase of a launch; empty for several groups.
         weight_bytes: bytes of parameters, their transposes, gradients and moments in the pool.
         slab_bytes: bytes of all slabs; slabs share memory, so this may be less than their sum.
         other_bytes: other memory of the batch: gradients of tables, partial sums.
-        list_words: words of lists.
-        instruction_words: words of the instructions of all virtual processors.
-        instructions: number of instructions; shared instructions count once.
+        list_words: number of words in lists.
+        instruction_words: number of words in all virtual processors' instructions.
+        instructions: number of instructions; shared instructions are counted once.
     """
 
     def __init__(self, plan: Plan, planner: Planner) -> None:
@@ -188,7 +188,7 @@ class PlanReport(Readable):
 
 
 def _first_of(head: Sequence[str], rows: Sequence[Sequence[object]], text_columns: Sequence[int]) -> list[str]:
-    """Return a table of the first rows; its last line counts the omitted ones, if any."""
+    """Return a table of the first rows; its last line gives the number of omitted rows, if any."""
     shown = rows if len(rows) <= MOST_ROWS else rows[: MOST_ROWS - 1]
     more = [f"... and {len(rows) - len(shown):,} more"] if len(shown) < len(rows) else []
     return [*table(head, shown, text_columns), *more]
@@ -240,7 +240,7 @@ def _slabs(block: PlannedBlock, cell: str, part: str, training: bool) -> Iterato
 
 
 def _steps_with(block: PlannedBlock, life: Life, training: bool) -> int:
-    """Return the number of a block's steps, from the first, that have slabs of a live range."""
+    """Return how many of a block's steps, from the first on, have slabs with the given live range."""
     if training and life in (Life.LATE, Life.SCRATCH, Life.HANDED_BACK):
         return block.n_needed_steps  # the steps with a backward
     return len(block.step_stage)
@@ -256,7 +256,7 @@ def _union(spans: list[tuple[int, int]]) -> int:
 
 
 def _barriers(plan: Plan) -> dict[str, int]:
-    """Count the barriers of each phase; a barrier counts once, whichever virtual processors take part."""
+    """Count the barriers of each phase; a barrier is counted once for all its virtual processors."""
     found = dict.fromkeys(
         (s.during.value, s.barrier) for _, stream in plan.streams for s in stream.sections if s.barrier
     )
@@ -294,7 +294,7 @@ def _lists(plan: Plan, blocks: list[PlannedBlock], training: bool) -> Iterator[L
 
 
 def _holds(block: PlannedBlock, key: ListKey) -> bool:
-    """Return True if a list of a block is not empty."""
+    """Return True if a block's list is not empty."""
     if isinstance(key, Uses | RandomKey | Offsets | Data):
         return True
     domain = key.domain if isinstance(key, Positions) else block.cell.domain_of(key)

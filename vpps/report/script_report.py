@@ -1,4 +1,4 @@
-"""Disassembles a script: the instructions of every virtual processor, with the user's name of each."""
+"""Disassembles a script: the instructions of every virtual processor, with the user's name for each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vpps.text import Text, counted
 
 
 def script_text(plan: Plan, vp: int | None = None, most: int | None = None) -> Text:
-    """Disassemble a plan's script. Virtual processors that share a stream have one listing.
+    """Disassemble a plan's script. Virtual processors that share a stream share a listing.
 
     Args:
         vp: show only this virtual processor.

@@ -19,7 +19,7 @@ from vpps.text import Readable, counted, table
 
 KINDS = ("compute", "load", "update", "waiting")  # kinds of time of a virtual processor
 MOST_CELLS = 5
-MOST_VPS = 16  # rows of the table of virtual processors
+MOST_VPS = 16  # rows in the table of virtual processors
 MOST_PATH = 8
 NAMES, NAMES_OF_CELLS = 72, 32  # widths in characters
 
@@ -33,8 +33,8 @@ class VpTime(NamedTuple):
         load: loading weights onto the chip.
         update: gradient norm, and optimizer steps that are separate instructions.
         waiting: time at barriers, before the first instruction and after the last one.
-        awaited: number of waits of others at which this virtual processor arrived last.
-        delayed: total seconds for which others waited at these waits.
+        awaited: number of others' waits that this virtual processor ended by arriving last.
+        delayed: total seconds of these waits.
     """
 
     vp: int
@@ -52,9 +52,9 @@ class CellTime:
 
     Attributes:
         seconds: total over all virtual processors.
-        instructions: instructions of the scripts; an instruction that several virtual processors divide counts once.
+        instructions: number of instructions; one that several virtual processors divide is counted once.
         rows: rows of all results.
-        products: products with a matrix or its transpose among the instructions, without gradient products.
+        products: number of these that are products with a matrix or its transpose, excluding gradient products.
         product_rows: vectors that these products multiply.
         bytes: bytes of weights, gradients and moments read and written.
         critical: seconds on the critical path.
@@ -86,7 +86,7 @@ class Summary(Readable):
         idle: total seconds between the end of a launch and the beginning of the next one.
         shares: shares of all virtual processors' time by kind: compute, load, update, waiting.
         vps: times of each virtual processor.
-        cells: times by name of the cell, longest first.
+        cells: times by cell name, longest first.
         critical: times on the critical path, longest first.
 
     Raises:

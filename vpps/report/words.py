@@ -106,7 +106,7 @@ def line_of(number: int, node: Node) -> str:
 
 
 def symbol_of(cell: TracedCell, number: int) -> str:
-    """Name a node by number and operation: "n3 tanh", "n1 'words'"; nodes that lowering added are outputs."""
+    """Name a node by number and operation: "n3 tanh", "n1 'words'"; nodes that lowering added are called outputs."""
     if number >= len(cell.nodes):
         return f"n{number} output"
     node = cell.nodes[number]
@@ -226,7 +226,7 @@ class InstructionWords:
 
 
 def slab_names(lowered: LoweredCell) -> list[str]:
-    """Name slabs: "n7" for the values of node 7, "dn7" for its gradients, "dn7'" for a second slab of them."""
+    """Name slabs: "n7" for the values of node 7, "dn7" for its gradients, "dn7'" for a second such slab."""
     found: list[str] = []
     for i, node in enumerate(lowered.slab_nodes):
         name = f"n{node}" if i < lowered.n_forward_slabs else f"dn{node}"

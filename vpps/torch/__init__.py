@@ -5,8 +5,8 @@
     hidden = net(graph, rows)  # tensors, through which gradients flow
 
 module: the public class. function: calls as nodes of PyTorch's autograd graph, and conversion of arrays and tensors.
-weights: parameters as tensors in shared memory. state: state-dict entries besides weights. cores: threads of PyTorch
-and vpps on the same cores. No other package of vpps imports this one, because it needs PyTorch.
+weights: parameters as tensors in shared memory. state: state-dict entries besides weights. cores: cores shared by
+PyTorch's threads and vpps. No other package of vpps imports this one, because it needs PyTorch.
 """
 
 try:

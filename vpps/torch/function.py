@@ -61,7 +61,7 @@ def as_seed(gradient: Any) -> NDArray[np.float32] | None:
         )
     if gradient.layout != torch.strided:
         gradient = gradient.to_dense()
-    seed: NDArray[np.float32] = gradient.detach().cpu().numpy()  # of the output's type, float32
+    seed: NDArray[np.float32] = gradient.detach().cpu().numpy()  # has the output's type, float32
     return seed
 
 
@@ -96,13 +96,13 @@ class InputTensors:
         return [torch.from_numpy(handle.input_gradient(made)).to(t.device, t.dtype) for t, made in found]
 
 
-# Returns True if `backward` retains the graph. Old versions of PyTorch do not tell, so assume True.
+# Returns True if `backward` retains the graph. Old versions of PyTorch do not provide this, so assume True.
 _retains = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
 
 
 @dataclass(slots=True)
 class TensorCall:
-    """State of a module's call for its backward.
+    """State that a module's call keeps for its backward.
 
     Attributes:
         input_tensors: inputs of the graph that are tensors.
@@ -111,7 +111,7 @@ class TensorCall:
         device: device of results.
         kept: the handle's token for the values.
         inputs: all input tensors of the node.
-        found: gradients of all inputs of the node, if they came with the loss.
+        found: gradients of all inputs of the node, if they were computed with the loss.
     """
 
     handle: Handle
@@ -148,8 +148,8 @@ class _FirstOrderOnly(torch.autograd.Function):
 
 def _first_order_only(gradients: Sequence[Any], sources: Sequence[Any]) -> tuple[Any, ...]:
     """Return a node's gradients. With `create_graph=True` they become results of a node that raises in its backward;
-    otherwise PyTorch would take them for constants. That node's inputs are all tensors that the gradients depend on,
-    because `autograd.grad` visits only nodes on a path to its inputs."""
+    without that node, PyTorch would take them for constants. The node's inputs are all tensors that the gradients
+    depend on, because `autograd.grad` visits only nodes on a path to its inputs."""
     if not torch.is_grad_enabled():
         return tuple(gradients)
     anchor = torch.zeros((), device="cpu", requires_grad=True)
@@ -179,7 +179,7 @@ def _result_of_backward(ctx: Any, gradients: Sequence[Any], seeds: Sequence[Any]
 
 
 class ValuesFunction(torch.autograd.Function):
-    """Node for values of a forward. Its backward runs the handle's backward on PyTorch's gradients of the values."""
+    """Node for a forward's values. Its backward runs the handle's backward on PyTorch's gradients of the values."""
 
     @staticmethod
     def forward(ctx: Any, call: TensorCall, values: Sequence[Any], *inputs: Any) -> Any:

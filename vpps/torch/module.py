@@ -45,7 +45,7 @@ def not_compiled(function: Callable[..., Any]) -> Any:
         return torch.compiler.disable(function)
 
 
-# Python also records graphs inside compiled functions, because recording copies tensors.
+# Inside compiled functions, recording runs as plain Python, too, because it copies tensors.
 _rules: Any = getattr(getattr(torch, "_dynamo", None), "trace_rules", None)
 if hasattr(_rules, "add"):
     _rules.add("vpps")
@@ -63,14 +63,14 @@ class Module(Holder):
         optimizer.step()
 
     Its parameters are the model's weights, in the same memory: "tree/U" is `net.tree.U`, and "tree.U" in state dicts.
-    The next call notices changes by PyTorch's optimizers and other changes in place. It may miss writes of few elements
+    The next call notices in-place changes by PyTorch's optimizers or other code. It may miss writes to few elements
     through `tensor.data` or a NumPy view. `requires_grad` and `trainable` are one flag; the latest setting applies from
-    the next call on. `eval()` disables dropout; every training forward has a new mask.
+    the next call on. `eval()` disables dropout; every training forward draws a new mask.
 
     Args:
         model: model with the parameters.
         optimizer: None lets PyTorch update the weights with gradients from vpps. With a vpps optimizer every backward
-            updates the model's weights in its launch, and their `grad` stays None.
+            updates the model's weights in its launch, and their `grad` remains None.
         sparse: True gives tables sparse gradients, for `torch.optim.SparseAdam`.
         options: options of `vpps.Handle`: target, vps, ...
 
@@ -114,7 +114,7 @@ class Module(Holder):
         self._options = options
         self._prefix = ""  # prefix of its names in the state dict that is being loaded
         self.register_load_state_dict_post_hook(_note_loaded)
-        # Stands for parameters whose gradients PyTorch does not get; without an input there would be no backward.
+        # Stands in for parameters whose gradients PyTorch does not get; without an input there would be no backward.
         self._anchor = torch.zeros((), device="cpu", requires_grad=True)
         self._drawn = model.step, 0
         self._device = device_of(self.handle.target)
@@ -133,7 +133,7 @@ class Module(Holder):
             A tensor, of shape (n, ...) for rows; a tuple of tensors for a list. With target cuda they are on the GPU.
 
         Raises:
-            GraphError, CapacityError, HandleError: as for `Handle.forward`; backward as for `Handle.backward`.
+            GraphError, CapacityError, HandleError: as for `Handle.forward`; in backward, as for `Handle.backward`.
         """
         single = isinstance(wanted, Expression | Rows)
         items: list[Any] = [wanted] if single else as_items(wanted, "net(graph, wanted)")
@@ -144,7 +144,7 @@ class Module(Holder):
     @not_compiled
     def loss(self, graph: Graph, loss: Expression) -> Any:
         """Compute a scalar loss as a tensor, with its gradients in the same launch; backward only scales them. That is
-        faster than `net(graph, loss)`. If vpps updates the weights, the two calls are the same.
+        faster than `net(graph, loss)`. If vpps updates the weights, the two calls are equivalent.
 
         Raises:
             GraphError, CapacityError, HandleError: as for `Handle.gradients`.
@@ -209,8 +209,8 @@ class Module(Holder):
         return call, inputs
 
     def _masks(self, graph: Graph) -> dict[str, Any]:
-        """Return options for one forward's dropout masks. Training forwards are numbered since the latest step of vpps;
-        each has new masks, and the first has those of `Handle.fb`."""
+        """Return options for one forward's dropout masks. Training forwards are numbered from vpps's latest step; each
+        draws new masks, and the first draws those of `Handle.fb`."""
         if self._drawn[0] != self.model.step:
             self._drawn = self.model.step, 0
         step, draw = self._drawn
@@ -238,7 +238,7 @@ class Module(Holder):
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: list[str], *others: Any
     ) -> None:
-        """Load the weights. The extra state may be missing, as from an old layer or another library."""
+        """Load the weights. The extra state may be missing, as in files from another library or an old layer."""
         copies_on_load(metadata)
         self._prefix = prefix
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *others)
@@ -250,7 +250,7 @@ class Module(Holder):
         return f"{self.model!r}, {self.handle!r}"
 
     def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> Module:
-        """Implement `to`, `half`, `cuda` and the like. Weights stay on the host in float32; other modules follow."""
+        """Implement `to`, `half`, `cuda` and such. Only other modules change; weights stay on the host in float32."""
         probe = fn(torch.zeros(1, dtype=torch.float32, device="cpu"))
         if probe.dtype != torch.float32:
             raise ModelError(
@@ -274,7 +274,7 @@ class Module(Holder):
         return self
 
     def _others(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return modules and parameters that do not belong to the model but to a subclass, or were added later."""
+        """Return the modules and parameters outside the model: those of a subclass, or added later."""
         own = {p.name.split("/")[0] for p in self.model}
         modules = {name: module for name, module in self._modules.items() if name not in own}
         return modules, {name: p for name, p in self._parameters.items() if name not in own}
@@ -322,7 +322,7 @@ def _has_dropout(graph: Graph) -> bool:
 
 
 def _note_loaded(net: Module, keys: Any) -> None:
-    """Notice loaded weights. Remove false "unexpected" keys: PyTorch reports names with a dot, because it takes the
+    """Register loaded weights. Remove false "unexpected" keys: PyTorch reports names with a dot, because it takes the
     part before the dot for a module."""
     own = {net._prefix + in_torch(p.name) for p in net.model}
     keys.unexpected_keys[:] = [key for key in keys.unexpected_keys if key not in own]

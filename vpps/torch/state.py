@@ -29,7 +29,7 @@ _DAMAGED = (
 
 
 def extra_state(model: Model, drawn: tuple[int, int], updates: bool) -> Any:
-    """Return the numbers that determine the next forward's dropout masks; if vpps updates, also moments and averages.
+    """Return the numbers that determine the next forward's dropout masks; also moments and averages if vpps updates.
 
     Args:
         model: model with its newest weights.
@@ -71,7 +71,7 @@ def adopt_extra_state(model: Model, given: Any, rule: Optimizer | None) -> tuple
         rule: vpps optimizer that updates the weights; None if PyTorch updates them.
 
     Raises:
-        ModelError: the state is not of this model, or its moments are of another optimizer.
+        ModelError: the state belongs to another model, or its moments to another optimizer.
     """
     updates = rule is not None
     try:
@@ -127,7 +127,7 @@ def _count(value: Any) -> int:
 
 
 def _arrays(model: Model, tensors: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
-    """Return arrays by parameter, without parameters that the model no longer has. Raises ValueError."""
+    """Return arrays by parameter, without those of parameters that the model no longer has. Raises ValueError."""
     found = {}
     for name, tensor in tensors.items():
         if name in model:

@@ -88,7 +88,7 @@ class SharedWeight:
     Attributes:
         array: the model's weights; the tensor shares their memory.
         place: the module's dict that holds the tensor under the name `key`.
-        scopes: path to the module of `place`: for each enclosing scope its parent's dict, its name and its module.
+        scopes: path to the owner of `place`: for each enclosing scope, its parent's dict, its name and its module.
         version: version of the tensor. Every operator that writes to the tensor increments it.
         packed: version of the parameter.
         trainable: common value of `trainable` and `requires_grad`.
@@ -112,12 +112,12 @@ class SharedWeight:
         self.sample = self.sampled()
 
     def sampled(self) -> bytes:
-        """Return bits of SAMPLE or more evenly spaced weights. Code that replaces weights replaces most of them."""
+        """Return bits of at least SAMPLE evenly spaced weights. Code that replaces weights replaces most of them."""
         flat = self.array.reshape(-1)
         return flat[:: max(1, len(flat) // SAMPLE)].tobytes()
 
     def check_place(self) -> None:
-        """Raise ModelError if the module holds another tensor."""
+        """Raise ModelError if the module holds a different tensor."""
         if self.place.get(self.key) is not self.tensor or any(of.get(name) is not at for of, name, at in self.scopes):
             raise ModelError(
                 f"{self.parameter!r}: another tensor or module has been put in place of its weights (functional_call, "
@@ -129,7 +129,7 @@ class SharedWeight:
         """Return True if PyTorch has written to the tensor since the last check.
 
         Args:
-            newer: True if the handle has newer weights, which may be in transfer to the tensor.
+            newer: True if the handle has newer weights. They may be on their way to the tensor.
         """
         tensor = self.tensor
         if tensor.data_ptr() != self.address:
@@ -151,7 +151,7 @@ class SharedWeight:
         self.tensor.data = expected
 
     def settle_trainable(self) -> None:
-        """Make `requires_grad` and `trainable` equal. The one that has changed decides."""
+        """Make `requires_grad` and `trainable` equal by copying the flag that has changed."""
         wanted, trainable = self.tensor.requires_grad, self.parameter.trainable
         if wanted != self.trainable:
             self.parameter.trainable = trainable = wanted
@@ -178,7 +178,7 @@ class SharedWeights:
         self._updates = updates
         self._shared: dict[Parameter, SharedWeight] = {}
         self._layout = -1
-        self._refreshing = False  # True while the tensors are read, perhaps to replace them temporarily
+        self._refreshing = False  # True while a caller reads the tensors and may replace them
         module._parameters = LiveParameters(self)
         sharers = [sharer for sharer in self._model.sharers if sharer() is not None]
         self._model.sharers = [*sharers, weakref.WeakMethod(self.notice)]
@@ -191,7 +191,7 @@ class SharedWeights:
             reading: True if the caller reads the tensors, perhaps to replace them temporarily.
 
         Raises:
-            HandleError: PyTorch has changed weights, but the handle has newer ones.
+            HandleError: PyTorch has changed weights, but the handle has newer weights.
             ModelError: a tensor was replaced.
         """
         self._notice(check=not reading)
@@ -289,7 +289,7 @@ class SharedWeights:
             module = around[scope]
             way.append((around, scope, module))
         place = module._parameters
-        # Like `register_parameter`, which rejects names of attributes, such as "loss", and names with a dot.
+        # Like `register_parameter`, but that rejects attribute names, such as "loss", and names with a dot.
         dict.__setitem__(place, name, tensor)
         seen = tensor._version, p.version, p.trainable, tensor.data_ptr()
         return SharedWeight(p, tensor, p.host, place, way, name, *seen)
@@ -301,7 +301,7 @@ def in_torch(name: str) -> str:
 
 
 def _note_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    """Count an optimizer's changes at once, for handles that know no tensors, such as forward-only handles."""
+    """Count an optimizer's changes at once, for handles that do not know the tensors, such as forward-only handles."""
     whose: set[SharedWeights] = set()
     for group in optimizer.param_groups:
         for p in group["params"]:

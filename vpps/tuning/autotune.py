@@ -1,11 +1,11 @@
 """`Handle(autotune=True)`: tries candidates on the first training batches (VPPS, section III-C).
 
-Every candidate has a turn of some batches. Then all have another turn in reverse order, so that a machine that slows
-down favours none. A kernel is compiled at the beginning of its turn. Every batch is trained once, so tuning does not
-change the learned weights.
+Every candidate gets a turn of several batches. Then all get a second turn in reverse order, so that no candidate gains
+if the machine slows down. A kernel is compiled at the beginning of its turn. Each batch is used for training once, so
+tuning does not change the learned weights.
 
-The measured time is the time between two consecutive calls of `fb`, per vertex of the batch. It covers kernel, host
-and the caller's work between the calls, because these overlap. Medians ignore occasional batches with more such work.
+The measured time is the time between two consecutive calls of `fb`, per vertex of the batch. It covers the kernel, the
+host and the caller's work between calls, because these overlap. Medians ignore occasional batches with more such work.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class Autotuner:
             self._go_on(self._turns[1:])
 
     def interrupted(self) -> None:
-        """Record an interruption of training: the time until the next batch does not count."""
+        """Record an interruption of training: the time until the next batch is not counted."""
         self._last = 0.0
 
     def failed(self, candidate: Candidate, error: Exception) -> None:
-        """Drop a candidate that failed; it is not the default."""
+        """Drop a candidate that failed; it must not be the default."""
         _log.info("tuning: %s is left out: %s", candidate.describe(), error)
         self._medians.pop(candidate, None)
         self._go_on([turn for turn in self._turns if turn != candidate])

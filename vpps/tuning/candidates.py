@@ -64,7 +64,7 @@ def candidates_for(engine: Engine, chosen: Collection[str] = ()) -> list[Candida
     fast with VPPS's round-robin rows as with the default.
 
     Args:
-        engine: an engine with the default configuration; it must have run a batch to know what the chip holds.
+        engine: an engine with the default configuration, which has run a batch and so knows what the chip holds.
         chosen: configuration fields that the user set; candidates do not change them.
     """
     machine, onchip = engine.machine, engine.arrangement.onchip
@@ -87,9 +87,9 @@ def counts(cores: int) -> list[int]:
 
 
 def rows_per_warp(onchip: OnChip) -> list[int]:
-    """Return the rows per warp that fit in registers, up to the first with which a block has all rows of any matrix.
+    """Return the rows per warp that fit in registers, up to the first that lets a block hold all rows of any matrix.
 
-    The list is empty if tensor cores multiply (the published scheme is for float32), or if the chip holds nothing.
+    The list is empty if tensor cores compute products (the published scheme is for float32), or the chip holds nothing.
     """
     held = [held for held in onchip.held if held.number and not held.transposed]
     if not held or any(m.element != FLOAT32 for m in onchip.matrices):

@@ -1,7 +1,6 @@
 """Stores the fastest candidates by device, model, version and kind of handle, in one JSON file that handles read.
 
-The file is optional: unreadable contents count as absent. If two processes write at the same time, one choice may be
-lost.
+The file is optional: unreadable contents are treated as absent. If two processes write at once, a choice may be lost.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Key:
     """Key of a choice.
 
     Attributes:
-        device: description of the processor or GPU and of its used part.
+        device: description of the processor or GPU, and of the part in use.
         model: names, shapes, kinds and precisions of the parameters.
         train: True for a handle that trains, False for one that only evaluates.
     """
@@ -53,7 +52,7 @@ class Choice:
     """The fastest candidate.
 
     Attributes:
-        ratio: time of the default over the time of the candidate.
+        ratio: the default's time divided by the candidate's time.
         by: the program that measured it, such as "vpps-profile".
     """
 
@@ -96,7 +95,7 @@ def find(key: Key) -> Choice | None:
 
 
 def keep(key: Key, choice: Choice) -> Path | None:
-    """Write a choice to the file, unless disabled; return the path. Raises OSError if the file cannot be written."""
+    """Write a choice to the file, if enabled; return the path. Raises OSError if the file cannot be written."""
     path = choices_file()
     if path is None:
         return None

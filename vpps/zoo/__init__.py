@@ -2,8 +2,8 @@
 
 A `Task` (`task.py`) is the interface of a network to the command line, tests and benches: settings (which become
 options), data, `loss`, `outputs` and `scores`. `tasks/` defines the tasks of `vpps-train`. `bench/peers/torch_zoo/` and
-`dynet_zoo/` have the same networks in PyTorch and DyNet with equal parameter names. `tests/zoo/` compares losses and
-gradients with PyTorch, `bench/learning.py` the scores after training, `bench/workloads.py` speed and memory.
+`dynet_zoo/` hold the same networks in PyTorch and DyNet, with the same parameter names. `tests/zoo/` compares losses
+and gradients with PyTorch, `bench/learning.py` the scores after training, `bench/workloads.py` speed and memory.
 """
 
 from vpps.zoo.encoder_decoder import EncoderDecoder

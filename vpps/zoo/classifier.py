@@ -126,7 +126,7 @@ class RootClassifier(Classifier):
 
         Args:
             batch: a batch of a set from `vpps.data.pyramids_of_trees` or `vpps.data.tournaments`, with kinds leaf and
-                inner, column word of vertices and column label of graphs.
+                inner, vertex column word and graph column label.
         """
         return _up(graph, [self.leaf, self.inner], batch)[batch.roots]
 

@@ -28,7 +28,7 @@ class EncoderDecoder(Classifier):
     Args:
         model: the parameters go here: "source_words", "target_words", "encoder/...", "decoder/...", "attention/W",
             "output/...".
-        n_source, n_target: `len(vocabulary)` of both languages.
+        n_source, n_target: `len(vocabulary)` for both languages.
         boundary: index of the target word that marks both the start and the end of a sentence.
         embedding: length of a word vector.
         hidden: length of a state.
@@ -79,7 +79,7 @@ class EncoderDecoder(Classifier):
         """Return the vertices of a batch that are target words.
 
         Raises:
-            DataError: the batch does not come from a set of `vpps.data.chain_pairs`.
+            DataError: the batch's set does not come from `vpps.data.chain_pairs`.
         """
         if batch.kind is None or (batch.kind > 1).any():
             raise DataError("expected a batch of pairs of sentences, from a set that vpps.data.chain_pairs made")
@@ -113,7 +113,7 @@ class EncoderDecoder(Classifier):
         lengths: NDArray[np.int64],
         sentence: NDArray[np.int64],
     ) -> vpps.Rows:
-        """Return h~ of every h. An h of sentence k attends to `memory[starts[k] : starts[k] + lengths[k]]`."""
+        """Return h~ for every h. Each h of sentence k attends to `memory[starts[k] : starts[k] + lengths[k]]`."""
         ends = running_sum(lengths[sentence])
         seen = ragged(starts[sentence], lengths[sentence], ends)
         h_: vpps.Rows = graph.map(self.look, inputs={"h": h, "memory": (ends, memory[seen])})
@@ -130,7 +130,7 @@ class EncoderDecoder(Classifier):
         previous step's states, because one growing graph would keep the scores of all earlier words.
 
         Args:
-            batch: a batch of `vpps.data.chain_pairs`; its target words are ignored and may be absent.
+            batch: a batch of a set from `vpps.data.chain_pairs`; its target words are ignored and may be absent.
             max_length: maximum number of words in a translation.
 
         Returns:
@@ -147,7 +147,7 @@ class EncoderDecoder(Classifier):
             children=before,
             inputs={"source": batch["source"][of_source]},
         )
-        ends = np.setdiff1d(np.arange(len(of_source)), before)  # last source words: the decoder's initial states
+        ends = np.setdiff1d(np.arange(len(of_source)), before)  # last source words, with the decoder's initial states
         memory, h, c = handle.forward(graph, [states[0], states[0][ends], states[1][ends]])
 
         lengths = np.bincount(batch.graph_of_vertex[of_source], minlength=len(batch))

@@ -17,8 +17,8 @@ from vpps.zoo.classifier import Classifier
 class LSTMLanguageModel(Classifier):
     """Word embeddings, one LSTM layer along the text, and a linear layer to the words of the vocabulary.
 
-    On windows of one length this is Cavs's Fixed-LSTM, on sentences its Var-LSTM (Xu et al. 2018, section 5). Only the
-    graphs differ. The state is zero at the start of each graph.
+    On windows of equal length this is Cavs's Fixed-LSTM, on sentences its Var-LSTM (Xu et al. 2018, section 5). Only
+    the graphs differ. The state is zero at the start of each graph.
 
     Args:
         model: the parameters go here: "words", "lstm/...", "output/...".
@@ -59,5 +59,5 @@ class LSTMLanguageModel(Classifier):
         return map_chains(graph, batch, self.begin, self.step, word=batch["word"])
 
     def labels(self, batch: GraphBatch) -> NDArray[np.int32]:
-        """Return each word's next word. The perplexity is the exponential of the mean of all `losses`."""
+        """Return the word that follows each word. The perplexity is the exponential of the mean of all `losses`."""
         return batch["next"]

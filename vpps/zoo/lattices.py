@@ -87,7 +87,7 @@ class LatticeLSTM(LatticeTagger):
     """Lattice LSTM for named entities (Zhang & Yang 2018, "Chinese NER using lattice LSTM", 3.3).
 
     A word's cell reads the state at the word's start and has no output gate (equation 13). Its memory enters the memory
-    of the word's last character through a separate gate (14). That character normalises all gates element by element:
+    of the word's last character through a separate gate (14). That character's cell normalises all gates elementwise:
 
         [i f u]_w = [σ σ tanh](W_w x_w + U_w h + b_w)          c_w = f ⊙ c + i ⊙ u
         i_w       = σ(W_l x + U_l c_w + b_l)
@@ -97,8 +97,8 @@ class LatticeLSTM(LatticeTagger):
 
     with the character's i, o and u as in an LSTM. A character where no word ends is a plain LSTM step.
 
-    As in ED-Batch's lattices, a word reads the state before its first character (the paper: after it). The network runs
-    in one direction and chooses each tag independently, without a CRF.
+    As in ED-Batch's lattices, a word reads the state before its first character (in the paper: after it). The network
+    runs in one direction and chooses each tag independently, without a CRF.
 
     Args:
         model: the parameters go here.
@@ -139,7 +139,7 @@ class LatticeLSTM(LatticeTagger):
 
     @vpps.cell
     def word(self, word: int) -> None:
-        """Scatter U_l c_w, the contribution of a word's memory to its gate, and that memory c_w."""
+        """Scatter U_l c_w, the contribution of a word's memory to its gate, and the memory c_w itself."""
         h, c = vpps.gather(0)
         i, f, u = vpps.split(self.Ww @ vpps.lookup(self.words, word) + self.Uw @ h + self.bw, 3)
         c = vpps.sigmoid(f) * c + vpps.sigmoid(i) * vpps.tanh(u)
@@ -210,5 +210,5 @@ class LatticeGRU(LatticeTagger):
         vpps.scatter(mixed / (weight + vpps.sum(weights)))
 
     def weight(self, h: vpps.Expression) -> vpps.Expression:
-        """Return the weight of a state among those that end at a position, a scalar."""
+        """Return a state's weight among the states that end at a position, a scalar."""
         return vpps.sigmoid(vpps.dot(self.u, h) + self.b)

@@ -1,4 +1,4 @@
-"""Classifiers of whole graphs by the state at the root, which repeatedly combines neighbours."""
+"""Classifiers of whole graphs by the state at the root, computed by repeatedly combining neighbours."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TDLSTMSentiment(RootClassifier):
 
     The paper replaces "the transformations with two vanilla RNNs" of the TD-RNN by LSTMs and gives no equations. An
     LSTM that composes two states is the binary Tree-LSTM (Tai, Socher & Manning 2015, section 3.2: a forget gate per
-    child). All levels share one.
+    child). All levels share it.
 
     Args:
         model, n_words, n_classes, mlp: as in `TDRNNSentiment`.
@@ -92,11 +92,11 @@ class TDLSTMSentiment(RootClassifier):
 
 
 class TreeFC(RootClassifier):
-    """Tree-FC: h = tanh(W [h_left, h_right] + b) up complete binary trees (Looks et al. 2017, the Fold benchmark), a
-    linear classifier at the root.
+    """Tree-FC: h = tanh(W [h_left, h_right] + b) up complete binary trees (Looks et al. 2017, the Fold benchmark), and
+    a linear classifier at the root.
 
-    It is the simplest recursive network, for benchmarks: trees of one size have one shape, and all inner vertices
-    compute the same. Fold leaves the nonlinearity to the user; tanh keeps repeated compositions within bounds.
+    It is the simplest recursive network, for benchmarks: trees of equal size have the same shape, and all inner
+    vertices compute the same function. Fold leaves the nonlinearity to the user; tanh keeps repeated results bounded.
 
     Args:
         model: the parameters go here: "words", "composition/...", "output/...".

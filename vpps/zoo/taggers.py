@@ -69,7 +69,7 @@ class BiLSTMTagger(Pretrained):
 
 
 class BiLSTMCharTagger(BiLSTMTagger):
-    """`BiLSTMTagger` with vectors of rare words that a BiLSTM computes from their characters.
+    """`BiLSTMTagger` in which a BiLSTM over characters computes the vectors of rare words.
 
     The vector of a rare word concatenates the last states of both directions over its characters. This is DyNet's
     benchmark "bilstm-tagger-withchar", used in the VPPS paper (section IV-E; rare words occur fewer than 5 times,
@@ -79,7 +79,7 @@ class BiLSTMCharTagger(BiLSTMTagger):
         model: the parameters go here: "words", "characters", "spelling/...", "bilstm/...", "mlp/...".
         n_words, n_characters: rows of the embedding tables.
         n_tags: tags are 0 to n_tags - 1.
-        embedding: length of a word vector. It must be even, because each direction over characters gives one half.
+        embedding: length of a word vector. It must be even, because each direction over characters contributes half.
         characters: length of a character vector.
         hidden: length of the state in each direction over the words.
         mlp: units of the hidden layer.
@@ -114,7 +114,7 @@ class BiLSTMCharTagger(BiLSTMTagger):
 
     @vpps.cell
     def frequent(self, word: int) -> vpps.Expression:
-        """Return the vector of a word of the vocabulary."""
+        """Return the vector of a word in the vocabulary."""
         return vpps.lookup(self.words, word)
 
     @vpps.cell

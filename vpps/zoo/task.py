@@ -23,7 +23,7 @@ EVALUATION_BATCH = 64
 
 
 class Sized(Protocol):
-    """A batch with its number of examples (`len`) and that of the whole mini-batch of all ranks (`whole`)."""
+    """A batch that knows its number of examples (`len`) and the number in all ranks' mini-batch (`whole`)."""
 
     def __len__(self) -> int: ...
 
@@ -146,7 +146,7 @@ class Task(ABC, Generic[Batch]):
         return zip(batches, in_turns(values, asked, world), strict=True)
 
     def state(self) -> dict[str, Any]:
-        """Return, as JSON types, the data besides weights and settings that recreates this task from a checkpoint."""
+        """Return, as JSON types, what a checkpoint needs besides weights and settings to recreate this task."""
         return {}
 
 

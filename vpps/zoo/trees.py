@@ -73,7 +73,7 @@ class TreeLSTMSentiment(NaryTrees):
 class TwoTypeTreeLSTMSentiment(TreeLSTMSentiment):
     """`TreeLSTMSentiment` with two types of inner nodes and weights for each: ED-Batch's TreeLSTM-2Type (Table 1).
 
-    Types are drawn 50/50 and carry no information. The network measures how a system batches cells that alternate along
+    Types are drawn 50/50 and carry no information. The network tests how a system batches cells that alternate along
     a tree. Types are part of the data (`vpps.data.draw_kinds`); ED-Batch's program draws them in every pass.
 
     Args:
@@ -96,7 +96,7 @@ class TwoTypeTreeLSTMSentiment(TreeLSTMSentiment):
 
 
 class ChildSumTreeLSTMSentiment(TreeClassifier):
-    """`TreeLSTMSentiment` with a child-sum Tree-LSTM (section 3.1), for trees of any fan-in.
+    """`TreeLSTMSentiment` with a child-sum Tree-LSTM (section 3.1), for nodes of any fan-in.
 
     Args:
         model: the parameters go here: "words", "child_sum/...", "output/...".
@@ -129,7 +129,7 @@ class TreeGRUSentiment(NaryTrees):
 
     ED-Batch's program of that name runs a GRU step on each child separately and averages the results, so no node can
     tell "not good" from the sum of its parts. Here gates and candidate see all children, with the same number of
-    products: 6 of (H, H).
+    products: 6 with (H, H) matrices.
 
     Args:
         model: the parameters go here: "words", "tree_gru/...", "output/...".
@@ -155,7 +155,7 @@ class RvNNSentiment(TreeClassifier):
     """RvNN of the VPPS paper (section IV-E): tanh(W x + b) at leaves, tanh(Σ_l U_l h_l + b) at inner nodes, and a
     perceptron at classified nodes, as in the paper's TD-RNN.
 
-    The paper unties leaves from inner nodes after Irsoy & Cardie 2014 ("Deep recursive neural networks for
+    The paper unties leaves from inner nodes following Irsoy & Cardie 2014 ("Deep recursive neural networks for
     compositionality in language"), who give parents separate weights for children that are words. Here a product at
     each leaf maps words into the space of phrases, so that parents need only one set of weights.
 

@@ -1,5 +1,5 @@
-"""Reads files into `GraphSet`s. All readers take several files, plain or `.gz`, and `like`, an existing set.
+"""Reads files into `GraphSet`s. Every reader accepts several files, plain or `.gz`, and an existing set, `like`.
 
-Evaluation data needs the word and label numbers of the training data. `like=train` copies these numbers and the arity
+Evaluation data must use the training data's word and label numbers. `like=train` copies these numbers and the arity
 from the training set. Unknown words become 0; unknown labels raise an error.
 """

@@ -16,12 +16,12 @@ _ID, _FORM, _UPOS, _HEAD, _RELATION, _COLUMNS = 0, 1, 3, 6, 7, 10
 
 
 def read_columns(*paths: Source, tag: int = -1, min_count: int | None = None, like: GraphSet | None = None) -> GraphSet:
-    """Reads one word per line, then columns separated by blanks, into chains with the columns `word` and `tag`.
+    """Reads lines of space-separated columns, one per word, into chains with the columns `word` and `tag`.
 
-    Tags may follow any scheme, such as BIO or BMES. Lines `-DOCSTART-` are skipped.
+    Tags may follow any scheme, such as BIO or BMES. `-DOCSTART-` lines are skipped.
 
     Args:
-        tag: the column of the tag; column 0 is the word. The default is the last column.
+        tag: number of the tag's column; column 0 is the word. The default is the last column.
         min_count, like: see `read_tagged`.
 
     Raises:
@@ -50,7 +50,7 @@ def read_conllu(*paths: Source, min_count: int | None = None, like: GraphSet | N
     (`5.1`) and comments. It ignores the enhanced dependencies of DEPS because they do not form trees.
 
     Args:
-        min_count, like: see `read_tagged`; `like` also gives the relations.
+        min_count, like: see `read_tagged`; `like` also provides the relations.
 
     Raises:
         DataError: a file cannot be read, holds no sentence or is malformed, or `like` lacks a tag or relation.
@@ -85,7 +85,7 @@ def read_conllu(*paths: Source, min_count: int | None = None, like: GraphSet | N
 
 
 def _blocks(paths: tuple[Source, ...], separator: str | None) -> Iterator[tuple[str, list[tuple[str, list[str]]]]]:
-    """Yields the place of every sentence, and place and columns of its lines. Skips comments if given a separator."""
+    """Yields every sentence's location, and its lines' locations and columns. Skips comments if given a separator."""
     for path in paths:
         lines: list[tuple[str, list[str]]] = []
         for number, text in read_lines(path):

@@ -6,22 +6,22 @@
      "edge_columns": {"role": [[], [], ["modifier", "head"]]},
      "graph": {"rating": 4.5}}
 
-(The object is shown on five lines; in a file it is on one.) A vertex is an index into these lists, counted from 0.
+(The object is shown on five lines; in a file it is on one.) Vertices are indices into these lists, from 0.
 
 - `children`: the children of every vertex, in order; null or -1 is a missing child. The alternative is `edges`, pairs
-  `[parent, child]`; the children of a vertex keep the order of its pairs. With `edges`, `vertices` gives the number of
+  `[parent, child]`; a vertex's children keep the order of its pairs. With `edges`, `vertices` gives the number of
   vertices unless `kind` or a column implies it.
-- `kind` (optional): a name per vertex. Kinds are numbered in order of first appearance (`set.kinds`; `--like` takes the
-  numbers of another file). Pass `graph.map` its cells in that order.
-- `columns` (optional): one value per vertex and column. Integers become int32, numbers float32, lists of numbers rows
-  of a matrix, and strings word numbers in a vocabulary (or class numbers). Null is -1 among integers and strings.
-  Numbers are finite; true and false are 1 and 0.
+- `kind` (optional): a name per vertex. Kinds are numbered in order of first appearance (`set.kinds`; `--like` uses the
+  numbers of another file). Pass cells to `graph.map` in that order.
+- `columns` (optional): one value per vertex in each column. Integers become int32, other numbers float32, lists of
+  numbers matrix rows, and strings vocabulary indices (or class numbers). In columns of integers or strings, null
+  becomes -1. Numbers must be finite; true and false are 1 and 0.
 - `edge_columns` (optional): one value per child, in lists shaped like `children`; with `edges`, one list with a value
   per pair. Values follow the rules of `columns`.
 - `graph` (optional): columns with one value for the graph.
 
-All lines have the same columns, and a column has the same type on all lines. In a table of children (`lists=False`),
-edge columns are 0 at missing children.
+All lines must have the same columns with the same types. In a table of children (`lists=False`), edge columns are 0 at
+missing children.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def read_jsonl(
     classes: Collection[str] = (),
     like: GraphSet | None = None,
 ) -> GraphSet:
-    """Reads graphs from lines of JSON, in the format that this module's docstring describes; skips blank lines.
+    """Reads graphs from JSON lines, in the format that this module's docstring describes; skips blank lines.
 
     Args:
         min_count: vocabulary strings that occur less often become unknown; by default none do. Not allowed with `like`.
@@ -169,7 +169,7 @@ def _kinds(found: _Graphs, like: GraphSet | None) -> tuple[tuple[str, ...], NDAr
 
 @dataclass(slots=True)
 class _Column:
-    """Values of all lines so far; `kind` is integers, numbers, strings, or "rows of 3 numbers"."""
+    """A column's values so far; `kind` is "integers", "numbers", "strings", or for example "rows of 3 numbers"."""
 
     name: str
     kind: str
@@ -184,7 +184,7 @@ class _Column:
 
     @property
     def width(self) -> tuple[int, ...]:
-        """The shape of a row of numbers; () for a number."""
+        """The shape of a row of numbers; () for a single number."""
         return (int(self.kind.split()[2]),) if self.kind.startswith("rows") else ()
 
     def check_numbers(self) -> None:
@@ -202,7 +202,7 @@ class _Graphs(GraphLists):
 
     Attributes:
         kind: the kind name of every vertex.
-        given: columns by field of a line, then by name.
+        given: columns by field ("columns", "edge_columns" or "graph"), then by name.
         source: file and line of the current graph.
     """
 
@@ -216,7 +216,7 @@ class _Graphs(GraphLists):
         raise DataError(f"{self.source}: {message}")
 
     def read(self, source: str, text: str) -> None:
-        """Adds the graph of a line. Raises DataError."""
+        """Adds the graph that a line describes. Raises DataError."""
         self.source = source
         try:
             line = json.loads(text, object_pairs_hook=_object)
@@ -255,7 +255,7 @@ class _Graphs(GraphLists):
         self.end(source)
 
     def size(self, line: Mapping[str, Any], columns: Mapping[str, Any], characters: int) -> int:
-        """Returns the number of vertices; all fields must agree. `vertices` alone is limited by the line's length."""
+        """Returns the number of vertices; all fields must agree. If only `vertices` is given, line length limits it."""
         told: dict[str, int] = {}
         for name, values in (*((f, line[f]) for f in ("children", "kind") if f in line), *columns.items()):
             if not isinstance(values, list):

@@ -4,13 +4,13 @@
                              a sentence, perhaps after a blank line:
     14                       its number of positions n; the first position is a start mark
     0 7 9 7 ...              n tags
-    0                        n lines, one per position: k, then k pairs of a position and a number; first 0 pairs
+    0                        n lines, one per position: k, then k pairs of a position and a number; at first 0 pairs
     1 0 62                   a pair with the previous position: the number of the character here
     2 1 480 0 3395           a pair with an earlier position: the number of a word that ends here
 
 The start mark gets no vertex; vertices that would read it have -1 as their child, which stands for zeros. Every other
-position has one vertex per word that ends there; its only child is the character before the word. Then follows one
-vertex for the character; its children are the previous character and those words.
+position has one vertex per word that ends there, whose only child is the character before the word, and then one vertex
+for the character, whose children are the previous character and those words.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def read_lattices(*paths: Source, min_count: int | None = None, like: GraphSet |
     numbers. The first child of a character is the previous character, or -1 at the beginning.
 
     Args:
-        min_count: renumber characters and words; numbers that occur less often become unknown, 0. The words of the new
-            vocabularies are the file's numbers. Not allowed with `like`. By default the file's numbers stay.
+        min_count: renumber characters and words; numbers that occur less often become 0 (unknown). The new vocabularies
+            hold the file's numbers as words. Not allowed with `like`. By default the file's numbers are kept.
         like: take the vocabularies from this set, which must have them.
 
     Raises:
@@ -82,7 +82,7 @@ class Lattices(GraphLists):
 
 
 def _read(path: Source, lattices: Lattices) -> None:
-    """Adds the lattices of a file. Raises DataError."""
+    """Adds the lattices in a file. Raises DataError."""
     lines = _Numbers(path)
     (count,) = lines.take("the number of sentences", length=1)
     for sentence in range(count):
@@ -120,14 +120,14 @@ class _Numbers:
         self._lines: Iterator[tuple[int, str]] = ((n, text) for n, text in read_lines(path) if text.strip())
 
     def more(self) -> bool:
-        """Advances to the next line, which `fail` then shows; returns False at the end of the file."""
+        """Advances to the next line, which `fail` then reports; returns False at the end of the file."""
         found = next(self._lines, None)
         if found is not None:
             self.number, self.text = found
         return found is not None
 
     def take(self, what: str, length: int | None = None) -> list[int]:
-        """Returns the next line. Raises DataError if it is not `what`."""
+        """Returns the next line's integers. Raises DataError if the line is not `what`."""
         if not self.more():
             raise DataError(f"{self.path}:{self.number + 1}: expected {what}, found the end of the file")
         tokens = self.text.split()

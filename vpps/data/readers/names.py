@@ -1,4 +1,4 @@
-"""Helpers of all readers: number words and labels, turn lists of children into a table."""
+"""Helpers for all readers: number words and labels, turn lists of children into a table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GraphLists:
 
     Attributes:
         sizes, sources: one value per graph.
-        offsets, children: lists of children in the form that `GraphSet` takes.
+        offsets, children: lists of children in the form that `GraphSet` accepts.
         columns: one value per vertex, by column name.
     """
 
@@ -59,7 +59,7 @@ class GraphLists:
 def words_of(
     sentences: Iterable[Iterable[str]], column: str, min_count: int | None, like: GraphSet | None, default: int = 2
 ) -> Vocabulary:
-    """Returns the vocabulary of `like`, or a new one: the words that occur at least `min_count` times.
+    """Returns the vocabulary of `like`, or a new vocabulary of the words that occur at least `min_count` times.
 
     Raises:
         DataError: `like` has no vocabulary for this column, or both `like` and `min_count` are given.
@@ -71,7 +71,7 @@ def words_of(
 
 
 def check_min_count(min_count: int | None, like: bool) -> None:
-    """Raises DataError if `min_count` is not a count, or if `like` already gives the vocabulary."""
+    """Raises DataError if `min_count` is not a valid count, or if `like` already provides the vocabulary."""
     if min_count is None:
         return
     as_count(min_count, "min_count", DataError)
@@ -88,7 +88,7 @@ def _known(like: GraphSet, names: Mapping[str, T], what: str, column: str) -> T:
 def classes_of(
     labels: Sequence[str], where: Sequence[str], column: str, like: GraphSet | None
 ) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Numbers the labels and returns the names by number: the names of `like`, or new ones in alphabetical order.
+    """Numbers the labels and returns the names by number: those of `like`, or the labels in alphabetical order.
 
     Args:
         where: file and line of every label.
@@ -117,13 +117,13 @@ def children_of(
     sources: Sequence[str],
     sizes: NDArray[np.int64],
 ) -> NDArray[np.int32] | tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Returns children in the form that a `GraphSet` takes: lists, or a table padded with -1.
+    """Returns children in the form that a `GraphSet` accepts: lists, or a table padded with -1.
 
     Args:
         counts: number of children per vertex.
-        children: children of all vertices, one after the other.
+        children: concatenated children of all vertices.
         lists: return lists; False returns a table.
-        like: a set that gives the arity, None for lists. By default the arity is the largest number of children.
+        like: a set whose arity is used, None for lists. By default the arity is the largest number of children.
         sources, sizes: sources and sizes of the graphs.
 
     Raises:
@@ -149,7 +149,7 @@ def children_of(
 
 
 def table_of(counts: NDArray[np.int64], arity: int, values: NDArray[Any], none: int) -> NDArray[Any]:
-    """Returns a table (vertices, arity) or (vertices, arity, width) of a value per child, padded with `none`."""
+    """Returns a table (vertices, arity) or (vertices, arity, width) with one value per child, padded with `none`."""
     table = np.full((len(counts), arity, *values.shape[1:]), none, values.dtype)
     table[np.arange(arity) < counts[:, None]] = values
     return table

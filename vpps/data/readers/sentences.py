@@ -1,4 +1,4 @@
-"""Reads sentences as chains, where each word reads the previous one, and text as fixed-length windows of a stream."""
+"""Reads sentences as chains, whose words each read the previous word, and text as fixed-length windows of a stream."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ BOUNDARY = "</s>"
 
 
 def read_tagged(*paths: Source, min_count: int | None = None, like: GraphSet | None = None) -> GraphSet:
-    """Reads sentences of `word|TAG` separated by blanks, one per line; skips blank lines.
+    """Reads sentences of space-separated `word|TAG`, one sentence per line; skips blank lines.
 
-    The columns are `word` and `tag`. The last `|` of a token is the separator, so a word may contain one.
+    The columns are `word` and `tag`. The last `|` of a token is the separator, so words may contain `|`.
 
     Args:
         min_count: words that occur less often become unknown; the default is 2. Not allowed with `like`.
         like: take vocabulary and tags from this set.
 
     Raises:
-        DataError: a file cannot be read or holds no sentence, or a token has no tag or an unknown one.
+        DataError: a file cannot be read or holds no sentence, or a token's tag is missing or unknown.
     """
     sources, sentences = tagged_lines(*paths)
     return graphs_of_tagged(sentences, min_count=min_count, like=like, sources=sources)
@@ -37,7 +37,7 @@ Token = tuple[str, str]
 
 
 def tagged_lines(*paths: Source) -> tuple[list[str], list[list[Token]]]:
-    """Returns file and line of every sentence, and its tokens; see `read_tagged`."""
+    """Returns the file and line of every sentence, and its tokens; see `read_tagged`."""
     sources, sentences = read_sentences(paths, "one sentence of word|TAG a line")
     tagged: list[list[Token]] = []
     for source, tokens in zip(sources, sentences, strict=True):
@@ -61,7 +61,7 @@ def graphs_of_tagged(
 
     Args:
         min_count, like: see `read_tagged`.
-        sources: names of the sentences for messages.
+        sources: names of the sentences in error messages.
 
     Raises:
         DataError: there is no sentence, or `like` lacks a tag.
@@ -82,14 +82,14 @@ def graphs_of_tagged(
 def read_text(
     *paths: Source, min_count: int | None = None, targets: bool = True, like: GraphSet | None = None
 ) -> GraphSet:
-    """Reads sentences of words separated by blanks, one per line; skips blank lines.
+    """Reads sentences of space-separated words, one sentence per line; skips blank lines.
 
     A sentence of k words has k + 1 vertices. Column `word` holds `BOUNDARY`, then the words. Column `next` holds the
     words, then `BOUNDARY`: the targets of a language model.
 
     Args:
-        min_count: words that occur less often become unknown, like `<unk>` in the text; the default is 2. Excludes
-            `like`.
+        min_count: words that occur less often become unknown, like `<unk>` in the text; the default is 2. Not allowed
+            with `like`.
         targets: False leaves out `next` and the boundary; an encoder needs only the k words.
         like: take the vocabulary from this set.
 
@@ -101,7 +101,7 @@ def read_text(
 
 
 def read_sentences(paths: Sequence[Source], what: str = "one sentence a line") -> tuple[list[str], list[list[str]]]:
-    """Returns file and line of every sentence, and its words. Raises DataError for unreadable files or no sentence."""
+    """Returns every sentence's file and line, and its words. Raises DataError for unreadable files or no sentence."""
     lines = [(f"{path}:{number}", words_in(text)) for path in paths for number, text in read_lines(path)]
     found = [(source, words) for source, words in lines if words]
     some_graphs(paths, len(found), what)
@@ -111,16 +111,16 @@ def read_sentences(paths: Sequence[Source], what: str = "one sentence a line") -
 def read_parallel(
     source: Source, target: Source, *, min_count: int | None = None, like: tuple[GraphSet, GraphSet] | None = None
 ) -> tuple[GraphSet, GraphSet]:
-    """Reads two texts whose lines translate each other; graph k of one set belongs to graph k of the other.
+    """Reads a text and its line-by-line translation; graph k of one set corresponds to graph k of the other.
 
-    The first set is for an encoder (`targets=False` of `read_text`), the second for a decoder. Pairs with a blank line
-    are skipped.
+    The first set is for an encoder (`read_text` with `targets=False`), the second for a decoder. Pairs with a blank
+    line are skipped.
 
         for batch in target.batches(32):
             sentences = source[batch.indices]
 
     Raises:
-        DataError: a file cannot be read, their numbers of lines differ, or no pair is left.
+        DataError: a file cannot be read, the files differ in length, or no pair is left.
     """
     lines = read_pairs(source, target)
     sources = [[f"{path}:{n}" for n, _, _ in lines] for path in (source, target)]
@@ -145,10 +145,10 @@ def graphs_of_pairs(
 
 
 def read_pairs(source: Source, target: Source) -> list[tuple[int, list[str], list[str]]]:
-    """Returns line number and words of every pair of lines that translate each other; skips pairs with a blank line.
+    """Returns the line number and the words of every pair of lines; skips pairs with a blank line.
 
     Raises:
-        DataError: a file cannot be read, their numbers of lines differ, or no pair is left.
+        DataError: a file cannot be read, the files differ in length, or no pair is left.
     """
     texts = [[(n, words_in(text)) for n, text in read_lines(path)] for path in (source, target)]
     check_parallel(source, len(texts[0]), target, len(texts[1]))
@@ -180,7 +180,7 @@ def graphs_of_text(
 
     Args:
         min_count, targets, like: see `read_text`.
-        sources: names of the sentences for messages.
+        sources: names of the sentences in error messages.
 
     Raises:
         DataError: there is no sentence, or a sentence with targets contains `BOUNDARY`.
@@ -215,7 +215,7 @@ def chains(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 def read_stream(
     *paths: Source, steps: int = 64, min_count: int | None = None, like: GraphSet | None = None
 ) -> GraphSet:
-    """Reads sentences of words separated by blanks, one per line, as one stream; skips blank lines.
+    """Reads sentences of space-separated words, one sentence per line, as one stream; skips blank lines.
 
     See `graphs_of_stream`.
 
@@ -234,9 +234,9 @@ def graphs_of_stream(
 ) -> GraphSet:
     """Cuts a stream of words into consecutive windows of `steps` words, for Cavs's Fixed-LSTM.
 
-    The windows are chains of one length (Xu et al. 2018, section 5). The stream is `BOUNDARY`, then every sentence and
-    another `BOUNDARY`. Column `word` holds the stream. Column `next` holds the word after each, which may be the first
-    word of the next window. An incomplete last window is dropped.
+    The windows are chains of equal length (Xu et al. 2018, section 5). The stream begins with `BOUNDARY`, which also
+    follows every sentence. Column `word` holds the stream. Column `next` holds the word that follows each, which may be
+    the first word of the next window. An incomplete last window is dropped.
 
     Args:
         steps: words per window.

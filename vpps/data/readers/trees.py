@@ -45,16 +45,16 @@ def graphs_of_trees(
     like: GraphSet | None = None,
     sources: Sequence[str] | None = None,
 ) -> GraphSet:
-    """Turns trees into a set: vertices in post-order, kinds `leaf` and `inner`, columns `word` (-1 inside), `label`.
+    """Turns trees into a set: vertices in post-order, kinds `leaf` and `inner`, columns `word` (-1 if inner), `label`.
 
     Args:
         min_count: words that occur less often become unknown; the default is 2. Not allowed with `like`.
         lists: store children as lists, for a child-sum; by default a table as wide as the largest number of children.
         like: take vocabulary and arity from this set.
-        sources: names of the trees for messages.
+        sources: names of the trees in error messages.
 
     Raises:
-        DataError: there is no tree, or a node has more children than `like` has room for.
+        DataError: there is no tree, or a node has more children than `like` allows.
     """
     some_graphs(["trees"], len(trees), "at least one tree")
     names = sources or [f"tree {k}" for k in range(len(trees))]
@@ -75,19 +75,19 @@ def graphs_of_trees(
 def read_constituents(
     *paths: Source, min_count: int | None = None, lists: bool = True, like: GraphSet | None = None
 ) -> GraphSet:
-    """Reads Penn trees with node names, as in the Penn Treebank: over several lines, and with unnamed nodes.
+    """Reads Penn trees with node names, as in the Penn Treebank: they may span lines and have unnamed nodes.
 
         ( (S
             (NP-SBJ (DT The) (NN film))
             (VP (VBZ works)) ))
 
-    The kinds are `leaf` and `inner`; the columns are `word` (-1 inside) and `label`, with one class per name.
+    The kinds are `leaf` and `inner`; the columns are `word` (-1 if inner) and `label`, with one class per name.
 
-    A part of speech and its word, `(NN film)`, form a leaf. Names stay as written, with any suffix after a hyphen. An
-    unnamed node is replaced by its child. Words stay as in the file, including `-LRB-` and traces below `-NONE-`.
+    A part of speech and its word, `(NN film)`, form a leaf. Names are kept as written, with any suffix after a hyphen.
+    An unnamed node is replaced by its child. Words are kept as written, including `-LRB-` and traces below `-NONE-`.
 
     Args:
-        min_count, lists, like: see `graphs_of_trees`; `like` also gives the names.
+        min_count, lists, like: see `graphs_of_trees`; `like` also provides the names.
 
     Raises:
         DataError: a file cannot be read or holds no tree, a file is malformed (the message gives line and column), or

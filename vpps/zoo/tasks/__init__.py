@@ -122,7 +122,7 @@ TASKS = {task.name: task for task in (
         **TREE | {"hidden": 32}),  # a word costs hidden x hidden weights
     row("td-rnn", "a TD-RNN for the sentiment of sentences (VPPS, section IV-E)",
         kinds.Sentences, zoo.TDRNNSentiment, PYRAMIDS,
-        {"lr": 1e-4, "clip_norm": 1.0},  # small steps, because the wide matrix multiplies once per word in a row
+        {"lr": 1e-4, "clip_norm": 1.0},  # small steps, because each word applies the wide matrix once more
         hidden=512, mlp=256),
     row("td-lstm", "a TD-LSTM for the sentiment of sentences (VPPS, section IV-E)",
         kinds.Sentences, zoo.TDLSTMSentiment, PYRAMIDS, {"lr": 1e-3}, **WORDS, mlp=256),

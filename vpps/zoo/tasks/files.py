@@ -13,8 +13,8 @@ from vpps.errors import DataError
 
 
 def train_and_dev(data: Path) -> tuple[Source, Source]:
-    """Return sources of train and dev data: `train.txt` and `dev.txt` of a folder, or parts of a single file, `data` or
-    the folder's only text file. The last tenth of its lines is dev data.
+    """Return the train and dev data's sources: `train.txt` and `dev.txt` in a folder, or parts of one file, which is
+    `data` or the folder's only text file. The last tenth of its lines is dev data.
 
     Raises:
         DataError: the folder has neither, or cannot be read.
@@ -40,15 +40,15 @@ def listed(folder: Path) -> list[Path]:
 
 
 def folder_only(data: Path) -> tuple[Source, Source]:
-    """Return `train.txt` and `dev.txt` of a folder. Raises DataError."""
+    """Return `train.txt` and `dev.txt` in a folder. Raises DataError."""
     if not os.path.isdir(data):
         raise DataError(f"{data}: expected a folder with train.txt and dev.txt")
     return data / "train.txt", data / "dev.txt"
 
 
 def parallel_files(folder: Path, source: str) -> tuple[tuple[Source, Source], tuple[Source, Source]]:
-    """Return (source, target) of train and dev data: train.X, train.Y, dev.X and dev.Y of a folder, or its only pair of
-    files whose names differ in their extensions. The last tenth of that pair's lines is dev data.
+    """Return (source, target) for train and dev data: train.X, train.Y, dev.X and dev.Y in a folder, or its only pair
+    of files whose names differ in their extensions. The last tenth of that pair's lines is dev data.
 
     Args:
         source: the extension X. Compressed files append `.gz` to it.

@@ -43,14 +43,14 @@ class DataKind(NamedTuple):
     """Source of a task's examples.
 
     Attributes:
-        synthetic: function that makes train and dev examples.
+        synthetic: function that generates train and dev examples.
         of, read: functions that build a set from examples or from files.
         help: description of the files.
         files: function that finds the train and dev files in the path of `--data`.
         options: options of `of` and `read`.
-        min_count: default of the setting: rarer words are unknown. None leaves it to the reader.
+        min_count: default of the setting `min_count`; rarer words are unknown. None leaves it to the reader.
         derive: function from the set that was read to the set to train on.
-        limits_words: True if the vocabulary excludes synthetic words of examples beyond the limit.
+        limits_words: True if synthetic examples beyond the limit do not contribute to the vocabulary.
     """
 
     synthetic: Callable[[], Any]
@@ -68,10 +68,10 @@ class NetworkTask(Task[Batch]):
     """A network of vpps.zoo and its data.
 
     Attributes:
-        network_type: class of the network. Its arguments come from settings or attributes of the task with the same
-            names; the others keep their defaults.
+        network_type: class of the network. Its arguments come from the task's settings or attributes of the same name;
+            other arguments keep their defaults.
         data: source of the examples.
-        summary: format string of `task` that describes the sets.
+        summary: format string that describes the sets; its argument is `task`.
         keeps: names of the sets whose vocabularies a checkpoint stores, for readers to reuse.
         counts: names of the numbers that a checkpoint stores, with their minimum values.
         kept: the sets named by `keeps`.
@@ -101,7 +101,7 @@ class NetworkTask(Task[Batch]):
 
     @abstractmethod
     def load(self, like: Any, known: Mapping[str, int]) -> None:
-        """Set `train`, `dev`, `kept`, and the sizes of the network that follow from them.
+        """Set `train`, `dev`, `kept`, and the network sizes that follow from them.
 
         Args:
             like: result of `like` in a resumed run; None in a new run.
@@ -109,10 +109,10 @@ class NetworkTask(Task[Batch]):
         """
 
     def read(self, like: Any, **of_files: Any) -> tuple[Any, Any]:
-        """Return train and dev set, from files or synthetic, before the limit applies.
+        """Return the train and dev sets, from files or synthetic, before the limit applies.
 
         Args:
-            of_files: options for the reader of files only.
+            of_files: options for the file reader only.
         """
         data, options = self.data, dict(self.data.options)
         if hasattr(self.settings, "steps"):
@@ -185,7 +185,7 @@ class Labels(NetworkTask[GraphBatch]):
         if like is not None and (like.arity is None) != self.data.options.get("lists", False):
             raise CheckpointError("damaged: its trees store children in another form")
         trees = self.read(like, n_classes=known.get("n_classes"))
-        # Counts the classes of all the data: a resumed run with another limit must not find unknown classes.
+        # Counts the classes in all the data: a resumed run with a different limit must not meet unknown classes.
         self.n_classes = known.get("n_classes") or 1 + max(int(graphs[:]["label"].max()) for graphs in trees)
         self.kept = trees[:1]
         self.n_words, self.arity = len(trees[0].vocabularies["word"]), trees[0].arity
@@ -218,7 +218,7 @@ class Trees(Labels):
 
 
 class TwoTypeTrees(Trees):
-    """`Trees` with two types of inner nodes. The drawn types are part of the data and independent of the seed."""
+    """`Trees` with two types of inner nodes. The drawn types are part of the data and do not depend on the seed."""
 
     def read(self, like: Any, **of_files: Any) -> tuple[GraphSet, GraphSet]:
         train, dev = super().read(like, **of_files)
@@ -297,14 +297,14 @@ class Tags(NetworkTask[Words]):
         return (train,)
 
     def scores(self, results: Iterable[tuple[Words, NDArray[np.float32]]]) -> dict[str, float]:
-        """Return the F1 of entities, if tags mark entities, and the accuracy of tags."""
+        """Return the entity F1, if tags mark entities, and the tag accuracy."""
         return tag_scores(
             ((batch.offsets, batch["tag"], logits.argmax(axis=1)) for batch, logits in results), self.tags
         )
 
 
 class SpelledTags(Tags[SpelledBatch]):
-    """`Tags` with rare words given by their characters.
+    """`Tags` with rare words represented by their characters.
 
     Attributes:
         n_characters: rows of the embedding table of characters.
@@ -348,7 +348,7 @@ class CharacterTags(NetworkTask[GraphBatch]):
         return len(characters_of(batch))
 
     def scores(self, results: Results) -> dict[str, float]:
-        """Return F1 and accuracy of characters.
+        """Return the F1 and the accuracy of the characters' tags.
 
         F1 counts only characters whose tag is not the most frequent one. Most characters belong to no entity, so even a
         network that finds no entities has a high accuracy.
@@ -401,7 +401,7 @@ class Translation(NextWords):
     """Predicts the words of translations.
 
     Attributes:
-        references: the dev translations, as written words.
+        references: the dev translations, as words.
     """
 
     data_help = (
@@ -433,7 +433,7 @@ class Translation(NextWords):
         return len(self.network.target_vertices(batch))
 
     def evaluate(self, handle: vpps.Handle, world: World | None = None) -> dict[str, float]:
-        """Return the perplexity, and if sacrebleu is installed BLEU of greedy translations (Papineni et al. 2002)."""
+        """Return the perplexity and, if sacrebleu is installed, greedy translations' BLEU (Papineni et al. 2002)."""
         found = super().evaluate(handle, world)
         if importlib.util.find_spec("sacrebleu") is not None:
             found["BLEU"] = self.bleu(self.translations(handle, world))

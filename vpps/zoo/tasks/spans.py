@@ -16,14 +16,14 @@ Tagged = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]
 
 
 class Spans:
-    """Entities in sequences of tags of the schemes IO, BIO (IOB2), IOB1, BMES and BIOES.
+    """Entities in tag sequences that use the scheme IO, BIO (IOB2), IOB1, BMES or BIOES.
 
-    As in conlleval (Tjong Kim Sang & De Meulder 2003), an entity is a longest run of tags of one type in a sentence. A
+    As in conlleval (Tjong Kim Sang & De Meulder 2003), an entity is a maximal run of tags of one type in a sentence. A
     run also ends before B (S, U) and after E (L, S, U). Sequences that violate their scheme mark entities, too.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Take the tags' `names` by index. All but O are a mark and a type: `are_spans(names)`."""
+        """Store the tags' `names`, by index. `are_spans(names)` must be True: all but O are a mark and a type."""
         marks = [_MARK.fullmatch(name) for name in names]
         types = sorted({mark[2] for mark in marks if mark})
         self._type = np.array([types.index(mark[2]) if mark else -1 for mark in marks])
