@@ -1,7 +1,7 @@
 #pragma once
 #include "guard.cuh"
 #include "timeline.h"
-// ---- optimizers: steps of single weights. The members of Hyper are HYPER in vpps/model/optim.py.
+// ---- optimizers: steps for single weights. The members of Hyper are HYPER in vpps/model/optim.py.
 struct Sgd {
     enum { MOMENTS = 0 };
     VP_DEVICE static void step(float& w, float g, float&, float&, const Hyper& h) { w -= h.lr * fma_(h.weight_decay, w, g); }
@@ -69,8 +69,8 @@ VP_DEVICE Hyper hyper_of(const Vp& vp, Word position)
     return h;
 }
 
-// Addresses of weights and of their gradients, moments and averages, which all have one layout. If `g` is null, the gradient
-// is zero; if `average` is null, there is none.
+// Addresses of weights and of their gradients, moments and averages, which share one layout. If `g` is null, the gradient is
+// zero; if `average` is null, there is none.
 struct Weights {
     float* w;
     const float* g;
@@ -98,7 +98,7 @@ template <class Rule> VP_DEVICE float step(const Weights& at, int k, float gradi
     return w;
 }
 
-// Updates the average. In this form an average equal to constant weights stays constant, to the last bit.
+// Updates the average. In this form, an average that equals constant weights stays exactly constant.
 VP_DEVICE void average(const Weights& at, int k, float complement)
 {
     at.average[k] = fma_(complement, at.w[k] - at.average[k], at.average[k]);

@@ -5,7 +5,7 @@
 // strided sums (reduce_sum), which need no transposed copy.
 enum {
     MATMUL_DEPTH = 128,   // depth of a packed block of B, which stays in the L1 cache with its panel's columns
-    MATMUL_PACK = 12,     // minimum number of rows for which packing pays
+    MATMUL_PACK = 12,     // minimum number of rows for which packing pays off
     MATMUL_BLOCK = 4096,  // floats of unpacked B that stay in the L1 cache
     MATMUL_DOTS = 8,      // with fewer rows, products with a transposed B are dot products
 };
@@ -22,8 +22,8 @@ struct Factors {
 };
 enum { NO_PANELS = 1 << 30 };
 
-// MR rows by NL registers of y: y = (or +=) sum over `count` matrices A of A B, with `depth` terms for each A. The rows of
-// A start at a[v] + from; the rows of B for consecutive A follow each other.
+// MR rows by NL registers of y: y = (or +=) sum over `count` matrices A of A B, with `depth` terms for each A. A's rows
+// start at a[v] + from; the rows of B that belong to consecutive matrices A follow each other.
 template <int NL, int MR, class E>
 static void product_block(float* y, size_t y_row, const E* const* a, int count, size_t from, const Factors& f,
                           const E* b, size_t b_row, int depth, bool add)
@@ -52,7 +52,7 @@ static void product_block(float* y, size_t y_row, const E* const* a, int count, 
         VP_UNROLL for (int l = 0; l < NL; l++) put_lanes(y + r * y_row + l * VP_LANES, sum[r][l]);
 }
 
-// A block of n rows, at most MR.
+// Multiplies a block of n <= MR rows.
 template <int NL, int MR, class... Args> VP_DEVICE void product_pass(int n, Args... args)
 {
     if (n == MR) return product_block<NL, MR>(args...);
@@ -379,7 +379,7 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
                     const float *a[MATMUL_DEPTH], *next[MATMUL_DEPTH];
                     const size_t at = (size_t)(c - first) * columns + k;
                     for (int v = 0; v < count; v++) a[v] = x.row(r + v) + at;
-                    // Prefetch matrices of the next pass: M with the last panel, dY with the first tiles of earlier panels.
+                    // Prefetch the next pass's matrices: M in the last panel, dY in the first tiles of earlier panels.
                     const bool is_last = panel == last_panel;
                     const int row = is_last ? 0 : share(rows, panel, last_panel), line_count = (depth + LINE - 1) / LINE;
                     const int rows_ahead = is_last ? n : c ? 0 : share(rows, panel + 1, last_panel) - row;

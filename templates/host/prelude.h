@@ -21,7 +21,7 @@
 #define VP_GLOBAL static
 #define VP_ROUTINE static __attribute__((noinline))  // an instruction; inlining all of them makes compiling 6x slower
 #define VP_SIMD _Pragma("omp simd")
-#define VP_INLINE __attribute__((always_inline))  // for lambdas: one that is called twice and not inlined is not vectorised
+#define VP_INLINE __attribute__((always_inline))  // for lambdas: one called twice without inlining is not vectorised
 #define VP_ROLLED
 #define VP_OPAQUE(x) (x)
 #define VP_AGREED(x) (x)
@@ -145,7 +145,7 @@ template <class F> VP_DEVICE float reduce_sum(int n, F f)
 
 template <bool NANS = true, class F> VP_DEVICE float reduce_max(int n, F f)
 {
-    const auto larger = [](float v, float top) VP_INLINE { return v > top || v != v ? v : top; };  // a NaN stays
+    const auto larger = [](float v, float top) VP_INLINE { return v > top || v != v ? v : top; };  // keeps a NaN
     float top = f(0), tops[32];
     int i = 0;
     if (n >= 32) {
@@ -209,8 +209,8 @@ template <class F> VP_DEVICE int arg_max(int n, F f)
 // The sum of reduce_sum, computed by all threads of a virtual processor.
 template <class F> VP_DEVICE float sum_of_all(const Vp&, int n, F f) { return reduce_sum(n, f); }
 
-// Calls put(u, sum over k < n of f(k)[u]) for units u < width <= WIDEST of one row. Sums run in chunks, which keeps the
-// rounding error of long sums small, and the sums of a strip stay in registers.
+// Calls put(u, sum over k < n of f(k)[u]) for units u < width <= WIDEST of one row. Terms are summed in chunks, which
+// keeps the rounding error of long sums small; a strip's sums stay in registers.
 enum { CHUNK = 64 };
 template <int WIDEST = STRIP, class F, class Put> VP_DEVICE void sum_strip(int n, int width, F f, Put put)
 {
@@ -242,6 +242,6 @@ template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u
     }
 }
 
-// True if there are few sums with so many terms that all threads compute one sum after the other.
+// True if the sums are so few and so long that all threads should compute one after the other.
 VP_DEVICE bool few_long_sums(int, int, int) { return false; }
 template <class F> VP_DEVICE float sum_by_block(int, F) { return 0.f; }

@@ -24,7 +24,7 @@ template <class Program> static void run_tail(const Vp& vp, const Tail& i)
 {
     enum { VIEWS = Program::VIEWS, SUMS = Program::SUMS };
     Operand of[VIEWS];
-    int use[VIEWS];  // USE_*, in place of other segments' width
+    int use[VIEWS];  // USE_*, where other segments have their width
     float constants[VIEWS];
     for (int k = 0; k < VIEWS; k++) {
         of[k] = segment(vp, i.views, k, &use[k]);

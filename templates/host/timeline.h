@@ -34,7 +34,7 @@ VP_DEVICE void count_floats(const Vp& vp, size_t floats)
     if (vp.timeline) vp.timeline->bytes += floats * sizeof(float);
 }
 
-// Records consecutive instructions. It reads the clock once between two, as the end of the first and start of the second.
+// Records consecutive instructions. It reads the clock once between two: the end of one is the start of the next.
 class Recorder {
     const Vp& vp;
     int64_t start = 0;

@@ -96,7 +96,7 @@ static void block_barrier(unsigned line)
 
 // ---- __syncwarp, shuffles, votes
 
-// Merges the clocks of the lanes: each lane now knows everything that one of them knew.
+// Merges the clocks of the lanes: each lane then knows everything that any of them knew.
 static void order_lanes(Warp& warp, uint32_t mask)
 {
     if (warp.owners & mask) {

@@ -65,7 +65,7 @@ inline void prepare_context(Context& context, char* stack, size_t bytes, void (*
 }
 #endif
 
-// Zeroed memory that costs nothing until it is touched. Growing makes it zero again.
+// Zeroed memory that costs nothing until it is touched. Growing zeroes it again.
 template <class T> struct Reserved {
     T* data = nullptr;
     size_t count = 0;

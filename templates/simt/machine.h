@@ -15,7 +15,7 @@
 typedef uint32_t Word;
 
 // Arguments of the kernel. The rendered source declares the same struct; without a timeline it omits the last three members.
-// The calling convention is the same, because the struct is passed by value and they come last.
+// Calls are compatible, because the struct is passed by value and these members come last.
 struct Launch {
     float* pool;
     const Word* script;
@@ -32,7 +32,7 @@ struct Launch {
 extern "C" {
 void vpps_kernel(const Launch launch);
 
-// Request of vpps/runtime/emulator.py: a launch, the sizes of its arrays in words, and options.
+// Request from vpps/runtime/emulator.py: a launch, the sizes of its arrays in words, and options.
 struct SimtRequest {
     Launch launch;
     uint64_t words[8];  // sizes of pool, script, counters, cleared, report, stopped, losses, recording
@@ -202,7 +202,7 @@ static bool is_new(const char* kind, Position here, Position there)
     return true;
 }
 
-// True if two known positions differ. A thread that has set no position differs from none.
+// True if two known positions differ. An unset position does not differ from any other.
 inline bool differ(Position a, Position b) { return a != b && a != NOWHERE && b != NOWHERE; }
 
 // Ends the launch; its threads stay where they are.
