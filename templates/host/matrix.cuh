@@ -6,7 +6,7 @@ enum { OUTER_ROWS = 128 };  // vectors per pass, so that they stay in the L1 cac
 
 // Streams of consecutive floats to prefetch: one cache line per summed row. Later prefetches repeat a resident line.
 struct Prefetch {
-    enum { MOST = 5, ROWS = MOST * VP_VECTORS * VP_PANEL / LINE };  // with fewer rows only a part, which costs more
+    enum { MOST = 5, ROWS = MOST * VP_VECTORS * VP_PANEL / LINE };  // with fewer rows, partial prefetches are slower
     const float* streams[MOST];
     int count = 0;
     VP_DEVICE void add(const float* p) { if (p) streams[count++] = p; }

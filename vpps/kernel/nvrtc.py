@@ -1,6 +1,6 @@
 """Compiles CUDA source to a cubin with NVRTC from PyPI. It needs no toolkit, driver or GPU.
 
-It compiles to a cubin, not PTX: the driver would finish PTX, and its version is untested. The source includes no
+It compiles to a cubin, not PTX: PTX is compiled by the driver, whose version is untested. The source includes no
 headers: <cuda/atomic> and cooperative groups cost 0.6 to 1.5 s of compile time each.
 """
 
@@ -21,10 +21,10 @@ from vpps.kernel.resources import Resources, resources_of
 
 # -fmad=false: fused multiply-adds are explicit in the templates. The cpu and simt targets are also compiled without
 # contraction, so all targets give the same bits if sums have the same order. Never use --use_fast_math (it flushes
-# denormals), -G (arrays go to local memory) or --Ofast-compile (arrays go to local memory, and it changes later
-# compilations of the process).
+# denormals), -G (arrays go to local memory) or --Ofast-compile (arrays go to local memory, and later compilations in
+# the process change).
 # --device-as-default-execution-space: NVRTC 13.0 rejects a generic lambda because it takes it for a host function.
-# Other versions give the same code with and without.
+# Other versions generate the same code with this option and without it.
 OPTIONS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space", "--ptxas-options=-v")
 
 KERNEL = "vpps_kernel"
@@ -85,7 +85,7 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0) -> Cubin:
             first diagnostics with the source lines around them), or no cache directory can be used.
     """
     options = _options_for(arch, "sm_")
-    known = ",".join(f.name for f in fields(Resources))  # fields stored with the cubin
+    known = ",".join(f.name for f in fields(Resources))  # fields that are stored with the cubin
     key = key_of("nvrtc", source, shlex.join(options), library().identity, known)
 
     def build(text: Path, binary: Path) -> dict[str, Any]:
@@ -103,8 +103,8 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0) -> Cubin:
 
 
 def compile_ptx(source: str, arch: str) -> str:
-    """PTX of a kernel, for readers; the GPU runs the cubin. It is compiled at each call. Raises CompileError as
-    `compile_cubin` does."""
+    """PTX of a kernel, for readers; the GPU runs the cubin. It is compiled at every call. Raises CompileError like
+    `compile_cubin`."""
     text, _, _ = _compile(source, _options_for(arch, "compute_"), arch, "PTX")
     return text.rstrip(b"\0").decode()
 
@@ -126,7 +126,7 @@ def library_version() -> str:
 
 
 def _compile(source: str, options: tuple[str, ...], arch: str, form: Form = "CUBIN") -> tuple[bytes, str, float]:
-    """Compile; returns code, log and seconds."""
+    """Compile; return code, log and seconds."""
     nvrtc = library()
     check_arch(arch)
     start = time.perf_counter()
