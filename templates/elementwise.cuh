@@ -1,7 +1,7 @@
 #pragma once
 #include "instructions.h"
 #include "timeline.h"
-// ---- elementwise instructions, and instructions that move rows
+// ---- elementwise instructions, and instructions that copy or sum rows
 template <int N> struct Rows {
     float* y;
     const float* x[N];
@@ -26,7 +26,7 @@ VP_DEVICE Sources<2> sources(const Map2& i) { return {i.a, i.b}; }
 VP_DEVICE Sources<3> sources(const Map3& i) { return {i.a, i.b, i.c}; }
 VP_DEVICE Sources<4> sources(const Map4& i) { return {i.a, i.b, i.c, i.d}; }
 
-// dst[r][u] = f(rows of the sources, units in them).
+// dst[r][u] = f(the sources' rows, units in these).
 template <int N, class Args, class F> VP_DEVICE void map_rows(const Vp& vp, const Args& i, const Sources<N>& source, F f)
 {
     bool any_scalar = false;

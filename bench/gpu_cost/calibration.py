@@ -86,7 +86,7 @@ def calibration() -> Calibration:
 
 
 def typical(executions: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Median of each form without its first execution, from (form, microseconds) in the order of a launch."""
+    """Median for each form without its first execution, from (form, microseconds) in launch order."""
     found: dict[str, list[float]] = defaultdict(list)
     for form, us in executions:
         found[form].append(us)

@@ -3,8 +3,8 @@
     python bench/gpu_cost --bench 1,16,64 [--trees FILE]    (batches of gpu_treelstm.py)
     python bench/gpu_cost --bench 1,16,64 --measured bench/results/h100/2026-11-26-kernel.jsonl
     python bench/gpu_cost [--models tree-lstm,bilstm-tagger,lattice-lstm] [--batch-sizes 1,16,64]
-    python bench/gpu_cost --combs 1,2,8,64      (trees with so many inner nodes in every level: costs of a level)
-    python bench/gpu_cost --combs 8,64 --precision bf16
+    python bench/gpu_cost --combs 1,2,8,64  (trees with this many inner nodes in every level: costs of a level) python
+    bench/gpu_cost --combs 8,64 --precision bf16
 
 The kernel is compiled for an H200, and the batch is planned for training. Then some of the launch's thread blocks are
 executed, one machine instruction at a time (machine.py), so that executions are counted, not estimated. Their times

@@ -17,7 +17,7 @@ from gpu_cost.operands import Meaning, known
 
 ROWS, COLUMNS, GROUP = 16, 8, 4  # shape of the sums; number of adjacent lanes that share a row of A or a column of B
 _DEPTHS = {("16816", "BF16"): 16, ("1688", "BF16"): 8, ("1688", "TF32"): 8, ("1684", "TF32"): 4}  # m16n8k...
-_KEPT = {"BF16": np.uint32(0xFFFF0000), "TF32": np.uint32(0xFFFFE000)}  # bits of an element in the upper part of a word
+_KEPT = {"BF16": np.uint32(0xFFFF0000), "TF32": np.uint32(0xFFFFE000)}  # an element's bits in the upper part of a word
 
 
 def _whole(mask: Mask) -> None:

@@ -24,7 +24,7 @@ from gpu_cost.machine_code import Code
 
 THREADS, LANES = 256, 32
 WARPS = THREADS // LANES
-BASE = 0x7_0000_0000  # address of the first word of global memory: high enough that carries matter
+BASE = 0x7_0000_0000  # address of the first word in global memory: high enough that carries matter
 SHARED_BASE = 0x400  # first byte of shared memory that a block may use
 PARAMETERS = 0x210  # offset of the kernel's parameters in constant bank 0
 

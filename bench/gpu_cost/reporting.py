@@ -66,7 +66,7 @@ class Sum:
 
 
 def sums(done: Sequence[Executed], c: Constants, key: Any) -> dict[Any, Sum]:
-    """Totals by a key, in order of first appearance."""
+    """Totals by key, in order of first appearance."""
     found: dict[Any, Sum] = {}
     for e in done:
         found.setdefault(key(e), Sum()).add(e, c)

@@ -61,7 +61,7 @@ struct VectorPipeline {
         });
         next += page;
     }
-    // Call before a pass: looks up the next page if this pass is the first of the current one.
+    // Call before a pass: looks up the next page if this is the first pass in the current page.
     VP_DEVICE void enter(int pass)
     {
         if (page && pass + page == next && next < n) look_up();
@@ -141,8 +141,7 @@ template <class T> struct Lane {
         if (T::KIND) v = first = me % WARP / 4;
         else v = me % T::LV, first = me % WARP / T::LV;
     }
-    // Multiplies the warp's part of a chunk: `rows` rows, starting at `window`, by n vectors at a stride of `apart`
-    // floats.
+    // Multiplies the warp's part of a chunk: `rows` rows, from `window` on, by n vectors at a stride of `apart` floats.
     template <bool FEW>
     VP_DEVICE void multiply(const float* window, int rows, int pitch, const float* vectors, int n, int apart, int columns)
     {
@@ -208,7 +207,7 @@ template <class T> struct Lane {
         VP_ROLLED for (int c = 0; c < columns; c += CHUNK_COLUMNS)
             multiply<true>(window(c, c > 0), rows, pitch, block_memory() + c, n, apart, least(CHUNK_COLUMNS, columns - c));
     }
-    // Multiplies the vectors of a pass, which arrive chunk by chunk.
+    // Multiplies a pass's vectors, which arrive chunk by chunk.
     template <class F> VP_DEVICE void multiply_many(F window, int rows, int pitch, int columns, VectorPipeline& x)
     {
         VP_ROLLED for (int c = 0; c < columns; c += CHUNK_COLUMNS) {

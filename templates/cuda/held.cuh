@@ -73,7 +73,7 @@ VP_DEVICE void bring_vectors(const Vp& vp, const Segments& x, int first, int n, 
     if (zeros) clear(block_memory() + columns, n, apart, zeros);
 }
 
-// The results of a pass that a thread completes: owned row `k` of vectors v, v + step, ...
+// The results that a thread completes in a pass: owned row `k` for vectors v, v + step, ...
 struct ThreadResults {
     int k, v, step;
     // Divides `count` rows and n vectors among the threads; one or two vectors need no division instruction.

@@ -147,9 +147,9 @@ template <class F> VP_DEVICE void for_run(const Vp&, int n, F f)
     VP_ROLLED for (int k = thread(); k < n; k += THREADS) f(k);
 }
 
-// Calls f(k, mine) for k < n, each in one warp. Warps without a k of their own repeat the last one, with `mine` false, so that
-// all warps run the same code. The compiler does not know that the threads of a warp agree on k: after a branch or loop that
-// may split a warp, it emits all code with shuffles twice.
+// Calls f(k, mine) for k < n, each in one warp. Warps that have no k repeat the last k, with `mine` false, so that all warps
+// run the same code. The compiler does not know that the threads of a warp agree on k: after a branch or loop that may split a
+// warp, it emits all code with shuffles twice.
 template <class F> VP_DEVICE void for_warps(int n, F f)
 {
     VP_ROLLED for (int first = 0; first < n; first += WARPS) f(least(first + warp(), n - 1), first + warp() < n);
@@ -212,7 +212,7 @@ template <class Row> VP_DEVICE Word largest_of_rows(int, int, int, Row) { return
 // The first of the largest values f(0) ... f(n - 1); a NaN wins only in the first place.
 template <class F> VP_DEVICE int arg_max(int n, F f)
 {
-    int best = n;  // none yet
+    int best = n;  // no result yet
     float top = 0.f;
     VP_ROLLED for (int u = lane(); u < n; u += WARP) {
         const float v = f(u);

@@ -120,7 +120,7 @@ VP_DEVICE void slot_matvec(Vp& vp, const Matvec& i)
 
 VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i) { slot_matvec(vp, i); }
 
-// dst += W^T x from the rows of W: every virtual processor adds the contribution of its rows (VPPS, section III-C1). The order of
+// dst += W^T x from the rows of W: every virtual processor adds its rows' contribution (VPPS, section III-C1). The order of
 // additions varies, so the last bits of results differ between runs.
 VP_ROUTINE void matvec_transposed(Vp& vp, const MatvecTransposed& i)
 {

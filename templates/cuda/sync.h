@@ -3,7 +3,7 @@
 // ---- signal, wait, and the words of the script, CUDA
 enum {
     OUT_OF_PATIENCE = 2,  // a reason to stop, like UNKNOWN_INSTRUCTION
-    POLLS = 64,          // polls of a counter between two reads of the clock
+    POLLS = 64,          // polls of a counter between two clock reads
     PATIENT_POLLS = 16,  // polls before the first nap
 };
 
@@ -99,7 +99,7 @@ VP_DEVICE void signal(const Vp& vp, const Signal& i)
     if (thread() == 0) add_release(vp.counters + i.counter * COUNTER_WORDS, 1);
 }
 
-// Stops the launch for all virtual processors, because an instruction failed: every wait ends and finds the reason.
+// Stops the launch for all virtual processors, because an instruction failed: every wait ends, and finds the reason.
 VP_DEVICE void stop(const Vp& vp, Word position, unsigned why)
 {
     if (thread() != 0) return;

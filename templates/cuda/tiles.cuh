@@ -3,9 +3,9 @@
 #include "matrix.cuh"
 // ---- weight gradients: G = sum over n vertices of dy x^T, in tiles of 128 rows by 64 columns
 //
-// The vertices are divided into segments by n alone. Pairs of a tile and a segment are dealt to virtual processors round-robin;
-// each yields a partial tile in memory. After a barrier, the owners of elements of G add up the partial tiles in order, so that
-// the bits depend only on n. If there are enough tiles for all, one virtual processor sums all segments of a tile directly.
+// The number n alone determines the segments of vertices. Pairs of a tile and a segment are dealt to virtual processors
+// round-robin; each yields a partial tile in memory. After a barrier, the owners of G's elements add up the partial tiles in
+// order, so that bits depend only on n. If there are enough tiles for all, one virtual processor sums a tile's segments directly.
 enum {
     TALL = VP_GRADIENT_ROWS, WIDE = VP_TILE_COLUMNS, TILE_FLOATS = TALL * WIDE,
     VERTICES = VP_GRADIENT_VERTICES,  // vertices copied and multiplied between block barriers
@@ -206,7 +206,7 @@ VP_ROUTINE void outer_tiles(Vp& vp, const OuterTiles& i)
     forget_weights(vp);
 }
 
-// Four adjacent elements of a row of G.
+// Four adjacent elements in a row of G.
 struct GradientQuad {
     int row, column, inside;  // inside: how many of the four are in the matrix
     float g[4];

@@ -12,7 +12,7 @@ VP_DEVICE int& shown(const Dense& m) { return ((int*)(windows() + VP_WINDOW_FLOA
 VP_DEVICE int padded(int columns, int kind) { return kind ? (columns + 31) & ~31 : (columns + 7) & ~7; }
 VP_DEVICE int pitch_of(int columns, int kind) { return padded(columns, kind) + 4; }  // eight vectors start in different banks
 
-// Four words of a row in the format of a window: four floats, or eight columns in bf16.
+// Four words of a row in window format: four floats, or eight columns in bf16.
 VP_DEVICE float4 quad_of(const Dense& m, const float* row, int quad, int columns, bool by_fours)
 {
     const auto four = [&](int at) -> float4 {

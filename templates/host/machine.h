@@ -149,7 +149,7 @@ void vpps_close(Machine* m)
     free(m);
 }
 
-// Start `count` virtual processors; null if the system cannot create them. If they outnumber the cores, a spinning
+// Start `count` virtual processors; null if the system cannot create the threads. If they outnumber the cores, a spinning
 // thread would block the thread that it waits for, so waits yield at once (a barrier for 16 on one core takes 25 us, not 60).
 Machine* vpps_open(int count, int cores)
 {

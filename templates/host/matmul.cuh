@@ -4,7 +4,7 @@
 // that depends only on the shapes: by one chain of fused multiply-adds or, for few rows times a transposed matrix, by 16
 // strided sums (reduce_sum), which need no transposed copy.
 enum {
-    MATMUL_DEPTH = 128,   // depth of a packed block of B, which stays in the L1 cache with its panel's columns
+    MATMUL_DEPTH = 128,   // depth of a packed block of B, which stays in the L1 cache together with its panel's columns
     MATMUL_PACK = 12,     // minimum number of rows for which packing pays off
     MATMUL_BLOCK = 4096,  // floats of unpacked B that stay in the L1 cache
     MATMUL_DOTS = 8,      // with fewer rows, products with a transposed B are dot products
@@ -89,7 +89,7 @@ VP_DEVICE void pack_panel(float (*packed)[VP_PANEL], const Factors& f, int k0, i
         for (int p = valid; p < VP_PANEL; p++) packed[k][p] = 0.f;
 }
 
-// Prefetches the next data piece by piece: `lines` cache lines of each of `rows` rows of each of `count` matrices.
+// Prefetches the next data piece by piece: `lines` cache lines per row, for `rows` rows in each of `count` matrices.
 struct RowPrefetch {
     const float* const* at;
     int count;
@@ -103,7 +103,7 @@ struct RowPrefetch {
     }
 };
 
-// Multiplies any number of rows in one panel of `count` matrices op(A) by up to a panel of columns. B has whole registers.
+// Multiplies any number of rows in one panel of `count` matrices op(A) by up to a panel of columns. B is padded.
 template <class E>
 static void product_rows(float* y, size_t y_row, const E* const* a, int count, int rows, const Factors& f, const E* b,
                          size_t b_row, int depth, bool add, int valid, const RowPrefetch& ahead)
@@ -354,7 +354,7 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
             count_floats(vp, (size_t)(to - from) * VP_PANEL);
             memset(tile(panel, from), 0, (size_t)(to - from) * VP_PANEL * sizeof(float));
         });
-    // The tile's rows are rows of M; its columns are a panel of rows of dY.
+    // The tile's rows are rows of M; its columns are a panel's rows of dY.
     Factors f = {nullptr, nullptr, NO_PANELS, 0, (size_t)columns, 1, columns, rows, true};
     for (int r = 0; r < i.head.n; r += pass) {
         const int count = least(pass, i.head.n - r);

@@ -76,7 +76,7 @@ struct Vp {
     float gradient_scale;  // from clipping by global norm
     Word position;         // script position of the current instruction
     Slices slices;         // this virtual processor's part of its result
-    int why = 0;           // reason to stop the launch; 0: none
+    int why = 0;           // reason to stop the launch; 0: no reason
     struct Timeline* timeline = nullptr;  // its recording, if any
     struct Scratch* scratch = nullptr;    // its scratch memory, if products may round (host/pairs.h)
 };

@@ -186,7 +186,7 @@ class ControlFlow:
         return live
 
     def loops(self) -> Iterator[set[int]]:
-        """Strongly connected components: first in order of finishing, then backward (Kosaraju and Sharir)."""
+        """Strongly connected components: forward for the finishing order, then backward (Kosaraju and Sharir)."""
         finished: list[int] = []
         seen: set[int] = set()
         path = [(0, False)]  # (node, True if its successors are done)

@@ -38,7 +38,7 @@ class Case:
     """A model, placement options, and a check of the resulting plan.
 
     Attributes:
-        network: function that makes the model.
+        network: function that creates the model.
         vps: virtual processors.
         options: placement options.
         holds: predicate on the plan; true if the case tests what its name says.

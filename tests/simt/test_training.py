@@ -23,7 +23,7 @@ class Rule(NamedTuple):
     """Update settings of a training run.
 
     Attributes:
-        optimizer: makes the optimizer.
+        optimizer: function that creates the optimizer.
         options: options of the handle.
         accumulates: True if every second call only adds its gradients.
         again: True to repeat the training with another thread order.

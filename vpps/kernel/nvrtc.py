@@ -103,7 +103,7 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0) -> Cubin:
 
 
 def compile_ptx(source: str, arch: str) -> str:
-    """PTX of a kernel, for readers; the GPU runs the cubin. It is compiled at every call. Raises CompileError like
+    """PTX of a kernel, for readers; the GPU runs the cubin. Compiled at every call. Raises CompileError like
     `compile_cubin`."""
     text, _, _ = _compile(source, _options_for(arch, "compute_"), arch, "PTX")
     return text.rstrip(b"\0").decode()

@@ -295,8 +295,8 @@ _LOADS = {  # members of Unit
 
 
 def lines_of(tail: Tail, loads_first: bool) -> Iterator[str]:
-    """Lines of the body of `unit` (templates/tails.j2). The code stores each result as soon as it is computed, which
-    frees a register.
+    """Lines of the body of `unit` (templates/tails.j2). Each result is stored as soon as it is computed, to free a
+    register.
 
     Args:
         loads_first: all loads come first and are in flight together. Otherwise each value is loaded just before its

@@ -40,7 +40,7 @@ def fields(ints: str = "", words: str = "", floats: str = "") -> Callable[[type[
 
 
 def numbers(struct: Structure) -> list[int]:
-    """The fields of a struct of ints, in order."""
+    """The fields of a struct that holds only ints, in order."""
     return [getattr(struct, name) for name, *_ in struct._fields_]
 
 

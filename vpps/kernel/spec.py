@@ -48,7 +48,7 @@ class KernelSpec:
         return replace(self, chip=replace(self.chip, vps=vps))
 
     def made_for(self, target: str, vps: int) -> KernelSpec:
-        """The specification that a target compiles: with `vps` fixed if the target requires that."""
+        """The specification that a target compiles, with `vps` fixed if the target requires a fixed number."""
         return self.of(vps) if TARGETS[target].fixed_vps else self
 
     def recording(self, timeline: bool) -> KernelSpec:

@@ -15,8 +15,7 @@ from vpps.model.model import Parameter
 
 
 class Stack(Parameter):
-    """Several parameters as one, used by plans instead of the members. Stacks are unknown to the model and have no
-    values.
+    """Several parameters as one, used by plans instead of the members. The model has no stacks; they have no values.
 
     Attributes:
         members: at least two parameters of equal shape, all trainable or none.
@@ -48,7 +47,7 @@ class Stacks:
 
     @classmethod
     def made_of(cls, members: Iterable[Sequence[Parameter]]) -> Stacks:
-        """Make a stack of each group of members."""
+        """Make a stack from each group of members."""
         return cls({p: stack for stack in map(Stack, members) for p in stack.members})
 
     @property

@@ -1,4 +1,4 @@
-"""Inputs of the end of a launch: the optimizer's step, averages of the weights, used rows of tables."""
+"""Inputs for the end of a launch: the optimizer's step, averages of the weights, and the table rows that are used."""
 
 from __future__ import annotations
 

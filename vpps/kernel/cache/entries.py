@@ -106,8 +106,7 @@ class Usage:
 
 
 def usages(place: Path) -> Iterator[Usage]:
-    """All entries of a place. Ignores other programs' files, because these may also use the folder `kernels` in
-    VPPS_CACHE_DIR."""
+    """All entries of a place. Ignores files of other programs that also use the folder `kernels` in VPPS_CACHE_DIR."""
     with contextlib.suppress(OSError):
         for name in filter(_KEY.fullmatch, os.listdir(place)):
             folder = place / name

@@ -91,8 +91,8 @@ def obtain(request: BinaryRequest) -> Entry:
 
 
 def loaded(binary: Path, load: Callable[[Path], T]) -> T:
-    """Return `load(binary)` for a binary in the cache. If it is missing or does not load (OSError, ImportError), it is
-    rebuilt once.
+    """Return `load(binary)` for a cached binary. If it is missing or does not load (OSError, ImportError), rebuild it
+    once.
 
     Raises:
         CompileError: the rebuilt binary does not load either. It is removed from the cache.

@@ -1,8 +1,8 @@
 """Places weights on a GPU: in shared memory, registers or L2.
 
 device: resources of a GPU; holding: inputs and results of the planner; windows: windows in shared memory; published:
-registers for the published scheme; planner: the whole plan, and smaller plans if a kernel spills; report: the table for
-the user.
+registers for the published scheme; planner: the whole plan, and smaller plans if a kernel spills; report: the user's
+table.
 
 A virtual processor is a thread block of 256 threads, one per multiprocessor. Two blocks would make a step at most 3 to
 5 % faster: running alone, a block with half of the rows takes as long (`bench/results/gpu_cost/two_blocks.md`). A block

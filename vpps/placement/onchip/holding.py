@@ -205,8 +205,8 @@ class OnChip:
     """Plan of the weights' places.
 
     Attributes:
-        chip: the part of the plan that the kernel's source depends on.
-        held: every role of every matrix, in the order of the matrices.
+        chip: the part of the plan that determines the kernel's source.
+        held: every role of every matrix, in matrix order.
         vps: blocks per group.
         device, matrices, options: inputs of the planner.
         registers: registers per thread available for weights.

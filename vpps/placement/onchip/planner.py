@@ -49,9 +49,9 @@ def plan_onchip(matrices: Sequence[MatrixSpec], device: Device, vps: int, option
 def plan_groups(matrices: Sequence[MatrixSpec], device: Device, blocks: int, options: ChipOptions) -> OnChip:
     """Choose the number of groups, unless the options set it, and places on the chip for weights.
 
-    Two groups halve the number of blocks that read each vector. By the cost model, a step of a Tree-LSTM of 256 units
-    takes 7 % longer at batch 1 and 27 % less at batch 64 (docs/tuning.md). Two groups are chosen if no window has to be
-    refilled with two.
+    Two groups halve the number of blocks that read each vector. According to the cost model, a step of a Tree-LSTM with
+    256 units takes 7 % longer at batch 1 and 27 % less at batch 64 (docs/tuning.md). Two groups are chosen if no window
+    has to be refilled with two.
 
     Args:
         blocks: number of blocks in all groups.
@@ -130,8 +130,8 @@ def _described(held: HeldMatrix) -> str:
 
 
 def step_down(onchip: OnChip) -> Iterator[OnChip]:
-    """Plans with ever fewer registers, to try when the compiler spills; no plans if the user's options leave nothing to
-    give up."""
+    """Plans with ever fewer registers, to try when the compiler spills; none if the user's options leave nothing to
+    reduce."""
     with suppress(CapacityError):  # the user's rows per warp no longer fit
         while registers := onchip.chip.registers:
             fewer = (registers - 1) // FEWER_REGISTERS * FEWER_REGISTERS

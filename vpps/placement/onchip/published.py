@@ -1,7 +1,7 @@
 """The published scheme (VPPS, section III): registers hold whole rows of matrices, `rpw` rows per warp in each slot.
 
 Rows are dealt in turns, 8 * rpw at a time. Transposed products use the rows of the matrix itself, with atomic
-additions. Matrices that do not fit in registers stay in memory.
+additions. Matrices that do not fit in registers are kept in memory.
 """
 
 from __future__ import annotations
