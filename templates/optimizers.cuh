@@ -120,7 +120,7 @@ template <class Rule, class Args> VP_DEVICE void step_run(const Vp& vp, const Ar
     if (at.average) for_run(vp, n, [&](int k) { average(at, k, i.complement); });
 }
 
-// Number of floats that the step of one weight reads or writes: weight and moments twice, gradient once.
+// Number of floats that a weight's step reads or writes: weight and moments twice, gradient once.
 template <class Rule> VP_DEVICE constexpr int updated_floats(bool has_gradient) { return 2 + has_gradient + 2 * Rule::MOMENTS; }
 
 template <class Rule> VP_ROUTINE void update_vector(const Vp& vp, const UpdateVector& i)
@@ -162,7 +162,7 @@ template <class Rule> VP_ROUTINE void update_rows(const Vp& vp, const UpdateRows
     });
 }
 
-// Sum of squares of each row of a gradient, one partial sum per row.
+// Sums of squares of a gradient's rows: one partial sum per row.
 VP_ROUTINE void squares_rows(const Vp& vp, const SquaresRows& i)
 {
     for_slices(vp, i.head, [&](int r0, int r1, int, int) {

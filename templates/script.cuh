@@ -68,7 +68,7 @@ VP_DEVICE Operand segment(const Vp& vp, const Segments& s, int k, int* width)
     return x;
 }
 
-// Start of the vp-th of count contiguous, nearly equal shares of range(total).
+// Start of share number `vp`, if range(total) is divided into `count` contiguous, nearly equal shares.
 VP_DEVICE int share(unsigned total, unsigned vp, unsigned count) { return (int)(total / count * vp + total % count * vp / count); }
 
 // This virtual processor's part of an instruction's result: rows by units of each part.

@@ -46,7 +46,7 @@ def _ldc(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 
 def words_at(address: Any, mask: Mask, limit: int) -> Any:
-    """Indices of words; idle lanes get index 0."""
+    """Word indices; idle lanes get index 0."""
     index = address >> 2
     if mask is not True:
         index = np.where(mask, index, 0)

@@ -61,7 +61,7 @@ def blocks_of(case: Case, asked: Sequence[int] | None) -> list[int]:
 
 
 def interpreter(code: Code) -> set[int]:
-    """Machine instructions at which a script instruction starts, one in each loop that executes some.
+    """Machine instructions at which script instructions start: one in each loop that executes script instructions.
 
     Exits if no template has such a function.
     """

@@ -1,6 +1,6 @@
 """Timing model: computes when the eight warps of a thread block issue executed instructions, on one multiprocessor.
 
-Each of four schedulers issues one instruction per cycle, for the one of its two warps that is ready first. A warp's
+Each of four schedulers issues one instruction per cycle, for the warp (of its two) that is ready first. A warp's
 instructions issue in program order. The code itself states what a warp waits for: the compiler writes a stall in cycles
 and the awaited scoreboards into every instruction. The latencies of arithmetic therefore come from the compiler. Only
 operations with other latencies (memory, shuffles, special functions, barriers) are in `Constants`.
@@ -96,7 +96,7 @@ CONTROL = frozenset(
     }
 )
 
-FMA_PIPE, ALU_PIPE, SPECIAL_PIPE, TENSOR_PIPE, MEMORY_PIPE = range(5)  # all schedulers share the last one
+FMA_PIPE, ALU_PIPE, SPECIAL_PIPE, TENSOR_PIPE, MEMORY_PIPE = range(5)  # all schedulers share the last pipe
 HALF_DEPTH = "HMMA.1684", "HMMA.1688.F32.BF16"
 SECTORS = 4  # sectors of 32 bytes that L1 delivers per cycle
 

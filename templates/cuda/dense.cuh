@@ -26,7 +26,7 @@ struct VectorPipeline {
     int filled = 0, half;                // offset of the latest chunk; floats per buffer
     int in_page = 0, parity = 0;         // index, in its page, of the next chunk's first vector; page number modulo 2
     int next = 0;                        // first vector of the next page
-    int segment = 0, first = 0, last = 0;  // index of the next segment; first and last column of the current one
+    int segment = 0, first = 0, last = 0;  // index of the next segment; first and last column of the current segment
     Word places_or_first;                // bitwise or of `from` and `first`: the last two bits are 0 if all are multiples of 4
     Word from[EACH];                     // the lane's addresses in the current segment, one per vector of the warp
 

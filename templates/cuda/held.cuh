@@ -9,7 +9,7 @@ VP_DEVICE float* results_buffer() { return sums_buffer() + VP_SUMS; }
 // The rows of a matrix that this virtual processor owns, counted from 0. They are the rows of its units, part after part. A
 // matrix that is dealt in turns is dealt round-robin, in blocks of as many rows as a slot holds.
 struct Owned {
-    int rows, count, units, part, from, turn, vp, vps;  // in turns, vp counts from the virtual processor that gets the first block
+    int rows, count, units, part, from, turn, vp, vps;  // in turns, vp is relative to the processor with the first block
 
     VP_DEVICE Owned(const Vp& v, const Head& h) : rows(h.width), vps(v.count)
     {
@@ -52,7 +52,7 @@ VP_DEVICE void clear(float* from, int vectors, int apart, int columns)
         if (lane() < columns) from[v * apart + lane()] = 0.f;
 }
 
-// Starts copies of whole vectors [first, first + n). The v-th goes to v * apart; `zeros` zeros follow its columns.
+// Starts to copy whole vectors [first, first + n). The v-th goes to v * apart; `zeros` zeros follow its columns.
 VP_DEVICE void bring_vectors(const Vp& vp, const Segments& x, int first, int n, int columns, int apart, int zeros)
 {
     VP_ROLLED for (int k = VP_OPAQUE(warp()); k < n * x.count; k += WARPS) {  // one segment of one vector

@@ -105,7 +105,7 @@ VP_ROUTINE void matvec(const Vp& vp, const Matvec& i)
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) { product_from_memory(vp, i, r0, r1, u0, u1); });
 }
 
-// Updates one weight, and its copy in the transpose.
+// Updates a weight and its copy in the transpose.
 template <class Rule, class Args>
 VP_DEVICE void step_of_matrix(const Vp& vp, const Args& i, const Hyper& h, float g, int row, int column)
 {

@@ -58,7 +58,7 @@ struct Launch {
     unsigned* cleared;            // the next launch's counters
     unsigned* report;             // [0] position + 1 of the instruction that stopped the launch, [1] why, [2 + VP] VP's position
     unsigned long long patience;  // limit of a wait in nanoseconds; 0: none
-    unsigned* stopped;            // not 0: this launch, or an earlier one, was stopped
+    unsigned* stopped;            // not 0: this launch or an earlier launch was stopped
     float* losses;                // copy of the first floats of the pool. It and the report are in host memory; the host reads
                                   // both after the end of the launch, which makes all stores visible in any order
     VP_TIMELINE(struct Track* recording;)  // a track for each virtual processor, then all stamps (cuda/timeline.h)
@@ -97,7 +97,7 @@ VP_DEVICE float* block_memory() { return shared_memory() + SCRIPT_WORDS + SCRATC
 // ---- a block's loops over a slice
 enum {
     STRIP = 1,     // units of a row per thread in sums
-    ONE_LOOP = 1,  // one loop for all kinds of operands: uniform branches cost less than more code
+    ONE_LOOP = 1,  // one loop for all kinds of operands: uniform branches are cheaper than more code
     CHUNK = 16,    // terms per thread in a sum
 };
 
@@ -254,7 +254,7 @@ struct Chunks {
     VP_DEVICE float sum() const { return total + part; }
 };
 
-// Sum of f(begin) ... f(end - 1), with four loads in flight. If fewer terms are left, the last one is loaded again.
+// Sum of f(begin) ... f(end - 1), with four loads in flight. If fewer terms are left, the last term is loaded again.
 template <class F> VP_DEVICE float sum_of_chunk(int begin, int end, F f)
 {
     enum { AT_ONCE = 4 };

@@ -70,7 +70,7 @@ VP_DEVICE Word words_of(const Word* ip)
     return size_of(ip) + (VP_CHAINS && ip[0] >> 16 & CHAINED ? size_of(ip + size_of(ip)) : 0);
 }
 
-// Returns the instruction at the current position, in shared memory. All threads then see the results of the previous one.
+// Returns the instruction at the current position, in shared memory. All threads then see all previous results.
 VP_DEVICE const Word* fetch(Vp& vp)
 {
     __syncthreads();

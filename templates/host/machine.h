@@ -32,7 +32,7 @@ struct Machine {
 VP_GLOBAL void vpps_kernel(Vp vp);
 enum {
     SPINS = 100,        // about two microseconds, the length of a wait when all virtual processors run at once
-    AWAKE_US = 500,     // spin time for an announced launch; planning for few examples takes less
+    AWAKE_US = 500,     // spin time for an announced launch; planning for few examples takes less time
 };
 
 // Executes one virtual processor's part of the launch, with default rounding and denormals, whatever the process's modes.
@@ -251,7 +251,7 @@ long vpps_wait(Machine* m, int milliseconds)
     return result;
 }
 
-// Apply one elementary function to an array, for tests and benchmarks.
+// Apply an elementary function to an array, for tests and benchmarks.
 void vpps_apply(int function, const float* x, float* y, long n)
 {
     switch (function) {

@@ -33,7 +33,7 @@ static void outer_columns(float* to, const float* from, const E* const* x, size_
             decltype(kept_lanes_at(v)) d[REGISTERS];
             VP_UNROLL for (int q = 0; q < REGISTERS; q++) d[q] = kept_lanes_at(dy[k] + q * VP_LANES);
             VP_UNROLL for (int c = 0; c < NC; c++) {
-                asm("" : "+r"(v));  // prevents one load with shuffles, which are slower than broadcasts from memory
+                asm("" : "+r"(v));  // prevents a load with shuffles, which are slower than broadcasts from memory
                 const auto e = all_lanes(v[c]);
                 VP_UNROLL for (int q = 0; q < REGISTERS; q++) sum[c][q] = fma_lanes(d[q], e, sum[c][q]);
             }
@@ -100,7 +100,7 @@ VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S add_prefetch
     const float *x[OUTER_ROWS], *next[OUTER_ROWS], *beside[OUTER_ROWS];
     const int last_panel = OwnTiles(vp, rows, columns).last_panel();
     float dy[OUTER_ROWS][VP_PANEL], finished[FINISH ? VP_TILE_COLUMNS * VP_PANEL : 1];
-    const int passes = most(1, (n_rows + OUTER_ROWS - 1) / OUTER_ROWS);  // with no rows, one pass makes a zero gradient
+    const int passes = most(1, (n_rows + OUTER_ROWS - 1) / OUTER_ROWS);  // without rows, one pass writes a zero gradient
     for (int pass = 0; pass < passes; pass++) {
         const int r = pass * OUTER_ROWS, n = least(OUTER_ROWS, n_rows - r);
         const bool fresh = pass == 0 && !accumulate, last = FINISH && pass == passes - 1;

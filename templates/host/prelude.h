@@ -21,7 +21,7 @@
 #define VP_GLOBAL static
 #define VP_ROUTINE static __attribute__((noinline))  // an instruction; inlining all of them makes compiling 6x slower
 #define VP_SIMD _Pragma("omp simd")
-#define VP_INLINE __attribute__((always_inline))  // for lambdas: one called twice without inlining is not vectorised
+#define VP_INLINE __attribute__((always_inline))  // for lambdas: a lambda called twice, not inlined, is not vectorised
 #define VP_ROLLED
 #define VP_OPAQUE(x) (x)
 #define VP_AGREED(x) (x)
@@ -70,7 +70,7 @@ struct Vp {
     float* pool;           // all floats: weights, gradients, activations
     const Word* script;    // this launch's script
     unsigned* counters;    // this launch's counters, a 128-byte line each
-    const TailEntry* tails;  // entries of all libraries, terminated by one with a null `run`
+    const TailEntry* tails;  // entries of all libraries; the last entry has a null `run`
     unsigned* stopped;     // if not zero: position + 1 of the instruction that stopped the launch
     int spins;             // number of polls in a wait before it lets another thread run
     float gradient_scale;  // from clipping by global norm
@@ -84,7 +84,7 @@ struct Vp {
 // ---- loops of a virtual processor over its slice: a host thread works sequentially, in vector registers
 enum {
     STRIP = 64,    // units of a row whose sums stay in registers
-    ONE_LOOP = 0,  // 0: a separate loop for each kind of operands, so that the compiler vectorises the common ones
+    ONE_LOOP = 0,  // 0: a separate loop for each kind of operands, so that the compiler vectorises the common kinds
 };
 
 // Calls body(setup(r), u) for rows r in [r0, r1) and units u in [u0, u1). Bodies are independent of each other.

@@ -140,7 +140,7 @@ template <int NV> VP_DEVICE constexpr int panels_at_once()
     return n;
 }
 
-// n vectors, from two to NV, times one panel.
+// Two to NV vectors (n), times one panel.
 template <int NV, class X> VP_DEVICE void one_pass(const Vp& vp, const Matvec& i, const X& x, int panel, int row, int n)
 {
     if (n == NV) return one_panel<NV>(vp, i, x, panel, row);

@@ -2,7 +2,7 @@
 #include "../tails.cuh"
 #include "instructions.h"
 // ---- tails, host: they are compiled into a library (templates/tails.cpp.j2) separate from the kernel, which serves every
-// model. Sums of listed rows are computed strip by strip; all else is one vector loop.
+// model. Sums of listed rows are computed strip by strip; the rest is one vector loop.
 
 // A program's interface to one unit of a row. Views are numbered in this order: sums, loads, constants, stores.
 struct Unit {

@@ -29,8 +29,8 @@ template <auto F, class Args> VP_ROUTINE void lists(const Vp& vp, const Args& i)
     });
 }
 
-// ---- device code of the ops on lists. In backward, a holds the results if the op has one per element, else the elements;
-// dy holds the gradients of the results.
+// ---- device code of the ops on lists. In backward, a holds the results if the op has a result per element, else the
+// elements; dy holds the gradients of the results.
 
 // Sign is 1 for the largest, -1 for the smallest.
 template <int Sign> struct ListExtremum {

@@ -15,7 +15,7 @@ struct Row {
     int label;           // label of the vertex; 0 if the op has none (its list is at position 0, the script itself)
     float value;         // a Python constant of the op
     bool accumulate;
-    bool mine;           // false: another warp writes the row, and this one only stays in step
+    bool mine;           // false: another warp writes the row, and this warp only executes the same code
 
     // put: stores one unit's result. fill: stores all units' results. sum: sums f over units. give: stores a row result.
     VP_DEVICE void put(int u, float v) const { y[u] = accumulate ? y[u] + v : v; }

@@ -120,7 +120,7 @@ inline float __fsqrt_rn(float x) { return __builtin_sqrtf(x); }
 #define mma_tf32(...) simt::mma_tf32(__LINE__, __VA_ARGS__)
 #define transposed_halves(word) simt_movmatrix(word, __LINE__)
 
-// Rounds to nearest, ties to even. A NaN stays a NaN for all bit patterns.
+// Rounds to nearest, ties to even. All NaN bit patterns remain NaN.
 inline unsigned bf16_of(float x)
 {
     const unsigned bits = __float_as_uint(x);

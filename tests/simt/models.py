@@ -16,7 +16,7 @@ Batch = tuple[vpps.Graph, E]
 
 
 class Network(NamedTuple):
-    """A model with a function that makes its batches.
+    """A model with a function that creates its batches.
 
     Attributes:
         model: the parameters.
@@ -204,7 +204,7 @@ def layers(*shapes: tuple[int, int], n: int = 5, before: int = 0) -> Network:
     """Return products of each matrix, W0, W1, ..., with `n` vectors and with one vector; all of these have gradients.
 
     Args:
-        before: elements of a vector before the multiplied ones.
+        before: number of a vector's elements before the multiplied elements.
     """
     model = vpps.Model(seed=9)
     tables = [model.lookup(f"x{k}", (6, before + columns), init="normal") for k, (_, columns) in enumerate(shapes)]

@@ -141,7 +141,7 @@ HARMLESS = {"sum_of_all 2": published}
 
 
 def with_fault(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    """Compile kernels with all faults (a barrier's site or a name in WEAKENED), and activate the named one.
+    """Compile kernels with all faults (a barrier's site or a name in WEAKENED), and activate the named fault.
 
     Few launches run, so kernels are not optimised, which compiles in two thirds of the time.
     """

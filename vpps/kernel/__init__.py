@@ -9,7 +9,7 @@ On `cpu` the weights are in memory and shapes come with the script, so one binar
 (shipped in the wheel, or compiled once in some 9 s). On `cuda` and `simt` the kernel is specialised to the model.
 
 The cache key contains the result of `nvrtcVersion()` and the library's size. `explain()` and every bench line print the
-versions that NVRTC and the driver report. A CI matrix compiles every kernel with NVRTC 13.0.88 and the newest one.
+versions that NVRTC and the driver report. A CI matrix compiles every kernel with NVRTC 13.0.88 and the newest version.
 
 Tests compile a covering selection of cubins: every program, architecture and instruction, and the most registers.
 `tests/nvrtc.py` explains how to compile all of them, in some ten processor minutes. Tests that use an emulated handle

@@ -109,7 +109,7 @@ def tile_of_machine() -> Tile:
 
 
 def multiplies_pairs(isa: str) -> bool:
-    """True if this processor has the bf16 instructions of that set. Other instructions give the same bits."""
+    """True if this processor has the bf16 instructions of that set. The fallback gives the same bits."""
     return isa == "avx512" and "avx512_bf16" in cpu_features()
 
 

@@ -136,7 +136,7 @@ class Library:
 
 @lru_cache(maxsize=1)
 def library() -> Library:
-    """The NVRTC of this process: from the first package folder with one of the wheels, else the one that
+    """The NVRTC of this process: from the first package folder with one of the wheels, else the library that
     `cuda.pathfinder` or the system's loader finds (from a toolkit or conda).
 
     Raises:

@@ -31,7 +31,7 @@ from vpps.script.tails import NONE, Load, Step, Tail, ViewUse
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Shape of a pass of the matrix routines over a panel, for one instruction set.
+    """Shape of the matrix routines' passes over a panel, for one instruction set.
 
     Attributes:
         isa: "avx512", "avx2", "neon" or "portable".
@@ -52,7 +52,7 @@ class Tile:
 
 
 # Measured on one core of Zen 5: smaller passes wait for loads. Larger passes are faster only for a few numbers of
-# vectors (9, 17), and in no network. The tile of neon has not been measured; its sums stay in registers.
+# vectors (9, 17), and in no network. Neon's tile has not been measured; its sums stay in registers.
 TILES: dict[str, Tile] = {
     t.isa: t
     for t in (Tile("avx512", 32, 8, 16), Tile("avx2", 16, 6, 8), Tile("neon", 16, 6, 4), Tile("portable", 8, 4, 4))

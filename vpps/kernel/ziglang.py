@@ -20,7 +20,7 @@ DEFAULTS = ("-mcpu=baseline", "-fno-sanitize=undefined")
 COMPILE_FLAGS = ("-fno-exceptions", "-fvisibility-global-new-delete=force-hidden", "-g0")
 LINK_FLAGS = ("-O2", "-shared", "-Wl,-s")  # without -O, zig compiles its checks and links them
 RUNTIME = Path(__file__).with_name("runtime.h")
-RUNTIME_FLAGS = ("-include", str(RUNTIME))  # for one source of each library
+RUNTIME_FLAGS = ("-include", str(RUNTIME))  # for one source file in each library
 
 
 @cache

@@ -38,7 +38,7 @@ FIRST_FREE = ALIGN
 
 
 def aligned(address: int) -> int:
-    """The next address at the start of a cache line."""
+    """The next address that starts a cache line."""
     return -(-address // ALIGN) * ALIGN
 
 
@@ -72,7 +72,7 @@ class ParameterPlace:
         gradient: gradient with the layout of the weights. A table has one only if gradients accumulate, else 0: a
             batch's gradient is sparse and is stored with the batch.
         moments: one address per moment of the optimizer, with the layout of the weights.
-        average: moving average with the layout of the weights; 0 if there is none.
+        average: moving average with the layout of the weights; 0 if there is no average.
         floats: number of floats in each of these.
         on_chip: the matrix's place on the chip during a launch; None if it has none.
         precision: precision of products with the parameter.

@@ -1,8 +1,8 @@
 """Stacks: adjacent parameters in the pool that the kernel treats as one.
 
-A stack of matrices of equal width has the rows of the first member, then those of the second, and so on. A stack of
-vectors has their elements. Members consist of whole panels of rows, so a member's weights, gradient, moments and
-average are a range within the stack's. In the packed transpose, a member has some of the columns.
+A stack of equally wide matrices has the first member's rows, then the second member's, and so on. A stack of vectors
+has their elements. Members consist of whole panels of rows, so a member's weights, gradient, moments and average are a
+range within the stack's. In the packed transpose, a member has some of the columns.
 """
 
 from __future__ import annotations

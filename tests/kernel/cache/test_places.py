@@ -1,4 +1,4 @@
-"""The cache directory: the configured one if it is trusted and writable; otherwise another one, with a warning."""
+"""The cache directory: the configured one if it is trusted and writable; otherwise a fallback, with a warning."""
 
 from __future__ import annotations
 

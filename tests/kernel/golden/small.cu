@@ -41,7 +41,7 @@
 #define VP_INDEXED      0x80000000u  // bits of an operand's mode: an index list gives the rows,
 #define VP_SCALAR       0x40000000u  // one float per row serves every unit,
 #define VP_OFFSET_MASK  0x1fffffffu  // offset within a row or stride between rows
-#define VP_COUNTERS     8           // number of counters of signals
+#define VP_COUNTERS     8           // number of signal counters
 enum { ACCUMULATE = 1, ROWS = 2, MEAN = 4, NO_GRADIENT = 8, ALONE = 16, TURNS = 32, ALL = 64, CHAINED = 128, BF16 = 256, TF32 = 512, PAIRS = 1024 };  // flags
 enum { USE_READ = 0, USE_WRITE = 1, USE_SUM = 2, USE_MEAN = 3, USE_CONSTANT = 4, USE_RESULT = 5 };  // uses of a tail's view
 struct Hyper { float lr, weight_decay, beta1, complement1, beta2, complement2, eps, step_size, inv_sqrt_correction; };  // hyper-parameters of an optimizer
@@ -304,7 +304,7 @@ struct End {
 #include "tails.cuh"
 #include "cuda/tails.cuh"
 
-// ---- elementwise instructions: those of one form share a loop, in which all threads take the same branch
+// ---- elementwise instructions: those of the same form share a loop, in which all threads take the same branch
 VP_DEVICE float apply(Word opcode, const Rows<1>& r, const int (&u)[1], float value)
 {
     switch (opcode) {

@@ -34,7 +34,7 @@ def valid_rpw(columns: int, registers: int) -> range:
 def place_published(
     roles: Sequence[MatrixRole], device: Device, vps: int, options: ChipOptions, registers: int
 ) -> tuple[Chip, dict[str, Place]]:
-    """Choose slots for as many matrices as fit, large matrices first. Arguments and result are as for `place_windows`.
+    """Choose slots for all matrices that fit, large matrices first. Arguments and result are as for `place_windows`.
 
     Raises:
         CapacityError: the user's rows per warp do not fit.

@@ -154,7 +154,7 @@ def _attempts(matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, st
 def _in_chunks(
     matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, str]], chunk: int
 ) -> Iterator[tuple[Layout, frozenset[str]]]:
-    """Layouts in which the largest matrices share a window that holds a chunk of one of them."""
+    """Layouts in which the largest matrices share a window that holds a chunk of one matrix."""
     wide = sorted((n for n, m in matrices.items() if m.columns > chunk), key=lambda n: -matrices[n].size)
     for some in range(1, len(wide) + 1):
         rest = {name: m for name, m in matrices.items() if name not in wide[:some]}
