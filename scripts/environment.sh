@@ -80,7 +80,7 @@ prepare_nvrtc() {
         mv "$folder.new" "$folder" || echo "pip could not install $2: tests with it will skip"
 }
 
-# Succeeds if this machine has a compiler: CXX, g++ or clang++, in the order of vpps, which tries the ziglang package last.
+# Succeeds if this machine has a compiler: CXX, g++ or clang++, in the order that vpps uses; vpps tries ziglang last.
 find_compiler() {
     local first
     # Words in CXX may be quoted; xargs splits them as vpps does.

@@ -2,7 +2,7 @@
 
 Measurements are lines from gpu_timelines.py; `results/gpu_cost/calibration.jsonl` lists them with the model's times.
 For each form, all executions in a launch but the first (or the only execution) are compared, by their median over
-thread blocks. Why a form takes longer than in the model is unknown. To get new factors from another run on a GPU:
+thread blocks. It is not known why forms take longer than in the model. To get new factors from another run on a GPU:
 `python bench/gpu_cost --bench 1,16,64 --measured FILE`.
 """
 

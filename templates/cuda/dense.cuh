@@ -7,7 +7,7 @@
 // additions therefore depends only on the numbers of columns in the matrix and in a chunk.
 enum {
     CHUNK_COLUMNS = VP_CHUNK_COLUMNS,
-    CHUNK_PITCH = CHUNK_COLUMNS + 4,  // stride between vectors' chunks: eight in a row start in different banks
+    CHUNK_PITCH = CHUNK_COLUMNS + 4,  // stride between vectors' chunks: eight consecutive chunks start in different banks
     PLACES = VP_PLACES,               // segment addresses that are looked up together
     FEWEST_PASSES = 4,                // minimum number of passes per page
 };

@@ -137,7 +137,7 @@ def live_registers(code: MachineCode, name: str) -> int:
 
 
 class ControlFlow:
-    """Control flow graph of a kernel: a node per instruction, a function's copy for each call; node 0 is the entry.
+    """Control flow graph of a kernel: a node per instruction, with functions copied for each call; node 0 is the entry.
 
     Attributes:
         instructions: instruction of each node.

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.host, pytest.mark.skipif(sys.platform != "linux", reas
 
 @pytest.fixture
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Replace the C++ compiler with a shell script, with an empty cache; returns the file that the script may write."""
+    """Set up an empty cache, and a shell script as the C++ compiler; return the file that the script may write."""
 
     def make(lines: str) -> Path:
         path, log = tmp_path / "compiler", tmp_path / "log"

@@ -312,7 +312,7 @@ def test_without_a_barrier_there_is_a_race_exactly_where_the_verifier_says_so(ma
     with handle:
         outcomes = []
         for wait in all_of(plan.script, "barrier"):
-            # The fault has no effect if a processor reaches the previous barrier after all signals of this one.
+            # The fault has no effect if a processor reaches the previous barrier after all signals for this barrier.
             said = found_by(handle, plan, without_wait(plan.script, wait), range(8))
             outcomes.append(bool(said))
             assert outcomes[-1] == refused(plan, with_target(plan.script, wait, 0)), plan.origin(wait.position)

@@ -9,7 +9,7 @@ from vpps.ops.element import BFLOAT16, FLOAT32, TF32, TF32_PAIR, WORD_BYTES, Ele
 
 THREADS = 256  # threads per block: with fewer, 255 registers per thread do not reach the whole register file
 WARPS = THREADS // 32
-SCRIPT_WORDS = 2048  # script words in shared memory at a time; no instruction may be longer
+SCRIPT_WORDS = 2048  # number of script words in shared memory at a time; no instruction may be longer
 SCRATCH_FLOATS = 516  # for block sums, and for the outcome of a wait
 KERNEL_SHARED = WORD_BYTES * (SCRIPT_WORDS + SCRATCH_FLOATS)  # bytes of shared memory that every kernel needs
 RESULT_FLOATS = 5 * THREADS  # for the results of products with a chained tail

@@ -69,8 +69,8 @@ class ParameterPlace:
         transposed: packed transpose of a matrix, else 0; for a member of a stack, the start of the stack's transpose.
         rounded: packed bf16 pairs of a matrix that products read in bf16 from memory, else 0. The transpose follows
             them, also in pairs.
-        gradient: gradient with the layout of the weights. A table has one only if gradients accumulate, else 0: a
-            batch's gradient is sparse and is stored with the batch.
+        gradient: gradient with the layout of the weights. For a table, 0 unless gradients accumulate: a batch's
+            gradient is sparse and is stored with the batch.
         moments: one address per moment of the optimizer, with the layout of the weights.
         average: moving average with the layout of the weights; 0 if there is no average.
         floats: number of floats in each of these.

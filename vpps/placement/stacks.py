@@ -15,7 +15,7 @@ from vpps.model.model import Parameter
 
 
 class Stack(Parameter):
-    """Several parameters as one, used by plans instead of the members. The model has no stacks; they have no values.
+    """Several parameters as one, used by plans instead of the members. Models contain no stacks; a stack has no values.
 
     Attributes:
         members: at least two parameters of equal shape, all trainable or none.
