@@ -104,7 +104,7 @@ VP_DEVICE void stop(const Vp& vp, Word position, unsigned why)
 {
     if (thread() != 0) return;
     store_relaxed(vp.report + 2 + rank(), position);
-    if (compare_and_swap(vp.stopped, 0, 1) != 0) return;  // stop only once: adding 2^30 four times would give zero
+    if (compare_and_swap(vp.stopped, 0, 1) != 0) return;  // stop only once: four additions of 2^30 would overflow to zero
     store_relaxed(vp.report, position + 1);
     store_relaxed(vp.report + 1, why);
     // Opaque: otherwise the first counter's address occupies registers from the start of the kernel.

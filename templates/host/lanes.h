@@ -33,7 +33,7 @@ VP_DEVICE Lanes lanes_at(const float* p)
 }
 VP_DEVICE void put_lanes(float* p, Lanes x) { memcpy(p, &x, sizeof x); }
 
-// Loads lanes that several products share. The compiler might reload them for each, and loads would limit the speed.
+// Loads lanes that several products share. Otherwise the compiler may reload them, and loads would limit the speed.
 VP_DEVICE Lanes kept_lanes_at(const float* p)
 {
     Lanes x = lanes_at(p);

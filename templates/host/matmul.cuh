@@ -103,7 +103,7 @@ struct RowPrefetch {
     }
 };
 
-// Multiplies any number of rows in one panel of `count` matrices op(A) by up to a panel of columns. B is padded.
+// Multiplies any number of rows in one panel of `count` matrices op(A) by up to a panel of columns. B fills whole registers.
 template <class E>
 static void product_rows(float* y, size_t y_row, const E* const* a, int count, int rows, const Factors& f, const E* b,
                          size_t b_row, int depth, bool add, int valid, const RowPrefetch& ahead)

@@ -59,7 +59,7 @@ VP_DEVICE void stop(const Vp& vp, Word position, int)
 {
     unsigned none = 0;
     if (!__atomic_compare_exchange_n(vp.stopped, &none, position + 1u, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-        return;  // only the first stop counts: adding 2^30 four times would overflow to zero
+        return;  // stop only once: four additions of 2^30 would overflow to zero
     for (int c = 0; c < COUNTERS; c++) {
         __atomic_fetch_add(vp.counters + c * COUNTER_WORDS, (unsigned)STOPPED, __ATOMIC_SEQ_CST);
         wake(vp.counters + c * COUNTER_WORDS, ~0u);
