@@ -102,7 +102,7 @@ def code_of(source: str, arch: str, folder: Path, registers: int) -> Code:
 
 
 def parse(listing: str, source: str, registers: int) -> Code:
-    """Parse nvdisasm's listing."""
+    """Parse a listing from nvdisasm."""
     raw: list[tuple[int, str, int, tuple[int, ...]]] = []
     labels: dict[str, int] = {}
     banks: dict[int, bytearray] = {}

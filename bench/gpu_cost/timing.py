@@ -131,7 +131,7 @@ class Spent:
 
 
 class Clock:
-    """A block's clock."""
+    """The clock of a thread block."""
 
     def __init__(self, code: Code, constants: Constants, blocks: int) -> None:
         self.c = constants

@@ -84,7 +84,7 @@ def listing_of(cubin: Cubin) -> str:
 
 
 def parse(listing: str) -> MachineCode:
-    """Parse nvdisasm's listing."""
+    """Parse a listing from nvdisasm."""
     instructions: list[MachineInstruction] = []
     labels: dict[str, int] = {}
     first = 0  # column of register 0, counted from the table's bar
