@@ -50,7 +50,7 @@ prepare_venv() {
         install_checkout "$extras" "$group" || fail "pip could not install vpps$extras into $venv: see its message above."
         cp "$root/pyproject.toml" "$installed"
     fi
-    # A pull may have changed sources; otherwise this returns at once.
+    # A pull may have changed sources; if not, this returns at once.
     "$python" -P -m vpps.installation >/dev/null || fail "the planner and recorder do not compile: see the message above."
 }
 
@@ -80,10 +80,10 @@ prepare_nvrtc() {
         mv "$folder.new" "$folder" || echo "pip could not install $2: tests with it will skip"
 }
 
-# Succeeds if this machine has a compiler: CXX, g++ or clang++, in the order of vpps, which tries the ziglang package last.
+# Succeeds if this machine has a compiler: CXX, g++ or clang++, in the order that vpps uses; vpps tries ziglang last.
 find_compiler() {
     local first
-    # Words of CXX may be quoted; xargs splits them as vpps does.
+    # Words in CXX may be quoted; xargs splits them as vpps does.
     if read -r first < <(xargs -n 1 <<<"${CXX:-}" 2>/dev/null) && command -v "$first" >/dev/null; then return 0; fi
     g++ --version &>/dev/null || clang++ --version &>/dev/null # on macOS these may be stubs that fail
 }

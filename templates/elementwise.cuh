@@ -1,7 +1,7 @@
 #pragma once
 #include "instructions.h"
 #include "timeline.h"
-// ---- elementwise instructions, and instructions that move rows
+// ---- elementwise instructions, and instructions that copy or sum rows
 template <int N> struct Rows {
     float* y;
     const float* x[N];
@@ -26,7 +26,7 @@ VP_DEVICE Sources<2> sources(const Map2& i) { return {i.a, i.b}; }
 VP_DEVICE Sources<3> sources(const Map3& i) { return {i.a, i.b, i.c}; }
 VP_DEVICE Sources<4> sources(const Map4& i) { return {i.a, i.b, i.c, i.d}; }
 
-// dst[r][u] = f(rows of the sources, units in them).
+// dst[r][u] = f(the sources' rows, units in these).
 template <int N, class Args, class F> VP_DEVICE void map_rows(const Vp& vp, const Args& i, const Sources<N>& source, F f)
 {
     bool any_scalar = false;
@@ -83,7 +83,7 @@ VP_ROUTINE void input(const Vp& vp, const Input& i)
     });
 }
 
-// dst[r] = sum (or mean) of the rows script[offsets[r]] .. script[offsets[r + 1] - 1], each `shift` floats in.
+// dst[r] = sum (or mean) of the rows script[offsets[r]] .. script[offsets[r + 1] - 1], skipping `shift` floats in each.
 VP_ROUTINE void gather_sum(const Vp& vp, const GatherSum& i)
 {
     const bool accumulate = i.head.flags & ACCUMULATE, mean = i.head.flags & MEAN;
@@ -106,7 +106,7 @@ VP_ROUTINE void gather_sum(const Vp& vp, const GatherSum& i)
             const Word* entries = vp.script + i.offsets[r];
             const int n = (int)(i.offsets[r + 1] - i.offsets[r]);
             const auto row = [&](int k) { return vp.pool + entries[k] + i.shift + s; };
-            if (STRIP > 1 && n == 1) {  // the usual case; a separate loop pays if one thread computes many sums
+            if (STRIP > 1 && n == 1) {  // the usual case; a separate loop pays off if one thread computes many sums
                 const float* x = row(0);
                 if (accumulate) {
                     VP_SIMD for (int u = 0; u < width; u++) y[u] += 0.f + x[u];
@@ -167,7 +167,7 @@ VP_ROUTINE void packed_rows(const Vp& vp, const PackedRows& i)
     });
 }
 
-// G = (or +=) sum over r of dy[r], added to the rows that dst[r] was copied from. A tile adds in the order of r.
+// G = (or +=) sum over r of dy[r], added to the rows that dst[r] was copied from. A tile adds them in increasing r.
 VP_ROUTINE void packed_rows_gradient(const Vp& vp, const PackedRowsGradient& i)
 {
     const int columns = (int)i.columns, count = (int)i.dy_width / columns;

@@ -3,7 +3,7 @@
 // ---- guard: a step changes no weight if its loss or gradients are not finite
 enum { NOT_FINITE = 2 };  // a word in the first counter's line; the previous launch clears it, a watch sets it
 
-// True if every sum of products of such magnitudes, with n * terms terms, has a square below the largest float.
+// True if every sum of n * terms products, with factors up to these magnitudes, has a square below the largest float.
 VP_DEVICE bool fits(const Watch& i, Word dy, Word x)
 {
 #if VP_ROUNDS
@@ -12,7 +12,7 @@ VP_DEVICE bool fits(const Watch& i, Word dy, Word x)
     return as_float(dy) * as_float(x) * ((float)i.head.n * (float)i.terms) < 0x1p60f;
 }
 
-// True if gradients fit by the largest magnitudes in all rows of a virtual processor. If false, check each row.
+// True if the largest magnitudes in a virtual processor's rows prove that all gradients fit. If false, check each row.
 VP_DEVICE bool all_fit(const Vp& vp, const Watch& i, int r0, int r1)
 {
     const Word dy = largest_of_rows(r0, r1, i.head.width, [&](int r) { return i.dy.row(r); });
@@ -26,9 +26,9 @@ VP_DEVICE bool all_fit(const Vp& vp, const Watch& i, int r0, int r1)
     return fits(i, dy, x);
 }
 
-// Marks the launch as not finite if a gradient, or its square, may exceed the largest float. An element of sum over rows
-// of dy x^T is at most the number of terms times the largest |dy| |x| of a row. Without x the sum is that of dy. The check
-// is per row, so that the result does not depend on the division of rows. A cheap check of all rows usually suffices.
+// Marks the launch as not finite if a gradient, or its square, may exceed the largest float. An element of the sum of dy
+// x^T over rows is at most the number of terms times a row's largest |dy| |x|. Without x it sums dy. The check is per
+// row, so that its result does not depend on how rows are divided. A cheap check of all rows usually suffices.
 VP_ROUTINE void watch(const Vp& vp, const Watch& i)
 {
     for_slices(vp, i.head, [&](int r0, int r1, int, int) {
@@ -61,7 +61,7 @@ VP_DEVICE bool goes_on(const Vp& vp, Word left_out, bool fine, Word why)
     return fine;
 }
 
-// Runs after the watches and a barrier, so that all virtual processors decide the same.
+// Runs after the watches and a barrier, so that all virtual processors make the same decision.
 VP_ROUTINE bool guard(const Vp& vp, const Guard& i)
 {
     const bool fine = !marked(vp.counters + NOT_FINITE) && magnitude(vp.pool[i.loss]) < 0x7f800000u;

@@ -23,8 +23,8 @@ struct Exponential {
     }
 };
 
-// Clamps x to [low, high], with low < 0 < high; a NaN becomes one of the bounds. Comparisons of ints are used, because floats
-// that pass NaNs through take twice the instructions.
+// Clamps x to [low, high], with low < 0 < high; a NaN becomes one of the bounds. It compares ints, because float comparisons
+// that keep NaNs need twice the instructions.
 VP_DEVICE float bounded(float x, float low, float high)
 {
     const Word word = as_word(x) < as_word(low) ? as_word(x) : as_word(low);  // lower negative numbers have larger words

@@ -1,7 +1,7 @@
 #pragma once
 #include "guard.cuh"
 #include "timeline.h"
-// ---- optimizers: steps of single weights. The members of Hyper are HYPER in vpps/model/optim.py.
+// ---- optimizers: steps for single weights. The members of Hyper are HYPER in vpps/model/optim.py.
 struct Sgd {
     enum { MOMENTS = 0 };
     VP_DEVICE static void step(float& w, float g, float&, float&, const Hyper& h) { w -= h.lr * fma_(h.weight_decay, w, g); }
@@ -69,8 +69,8 @@ VP_DEVICE Hyper hyper_of(const Vp& vp, Word position)
     return h;
 }
 
-// Addresses of weights and of their gradients, moments and averages, which all have one layout. If `g` is null, the gradient
-// is zero; if `average` is null, there is none.
+// Addresses of weights and of their gradients, moments and averages, which share one layout. If `g` is null, the gradient is
+// zero; if `average` is null, there is none.
 struct Weights {
     float* w;
     const float* g;
@@ -98,7 +98,7 @@ template <class Rule> VP_DEVICE float step(const Weights& at, int k, float gradi
     return w;
 }
 
-// Updates the average. In this form an average equal to constant weights stays constant, to the last bit.
+// Updates the average. In this form, an average that equals constant weights stays exactly constant.
 VP_DEVICE void average(const Weights& at, int k, float complement)
 {
     at.average[k] = fma_(complement, at.w[k] - at.average[k], at.average[k]);
@@ -120,7 +120,7 @@ template <class Rule, class Args> VP_DEVICE void step_run(const Vp& vp, const Ar
     if (at.average) for_run(vp, n, [&](int k) { average(at, k, i.complement); });
 }
 
-// Number of floats that the step of one weight reads or writes: weight and moments twice, gradient once.
+// Number of floats that a weight's step reads or writes: weight and moments twice, gradient once.
 template <class Rule> VP_DEVICE constexpr int updated_floats(bool has_gradient) { return 2 + has_gradient + 2 * Rule::MOMENTS; }
 
 template <class Rule> VP_ROUTINE void update_vector(const Vp& vp, const UpdateVector& i)
@@ -162,7 +162,7 @@ template <class Rule> VP_ROUTINE void update_rows(const Vp& vp, const UpdateRows
     });
 }
 
-// Sum of squares of each row of a gradient, one partial sum per row.
+// Sums of squares of a gradient's rows: one partial sum per row.
 VP_ROUTINE void squares_rows(const Vp& vp, const SquaresRows& i)
 {
     for_slices(vp, i.head, [&](int r0, int r1, int, int) {

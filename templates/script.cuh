@@ -68,14 +68,14 @@ VP_DEVICE Operand segment(const Vp& vp, const Segments& s, int k, int* width)
     return x;
 }
 
-// Start of the vp-th of count contiguous, nearly equal shares of range(total).
+// Start of share number `vp`, if range(total) is divided into `count` contiguous, nearly equal shares.
 VP_DEVICE int share(unsigned total, unsigned vp, unsigned count) { return (int)(total / count * vp + total % count * vp / count); }
 
 // This virtual processor's part of an instruction's result: rows by units of each part.
 VP_DEVICE Slices slices_of(const Vp& vp, const Word* ip)
 {
     const int flags = (int)(ip[0] >> 16), n = (int)ip[2], width = (int)ip[3], parts = (int)ip[4];
-    if (width == 0) return {};  // a barrier; its waiters must not wait for divisions, too
+    if (width == 0) return {};  // a barrier; divisions would delay those that wait at it
     if (flags & ALONE) return {0, n, 0, width, width, 1};
     if (flags & TURNS) return {0, n, 0, 0, 0, 0};  // its routine slices the result (cuda/held.cuh, Owned)
     if (flags & ROWS) return {share(n, vp.id, vp.count), share(n, vp.id + 1, vp.count), 0, width, width, 1};
@@ -86,8 +86,8 @@ VP_DEVICE Slices slices_of(const Vp& vp, const Word* ip)
     return {0, n, from, least(to, part), part, parts};
 }
 
-// Calls f(row_from, row_to, unit_from, unit_to) for every piece of the result that this virtual processor owns. The source
-// has a single call, because f is inlined, and a second copy would double the time to compile.
+// Calls f(row_from, row_to, unit_from, unit_to) for every piece of the result that this virtual processor owns. It calls f
+// in a single place, because f is inlined, and a second copy would double the compile time.
 template <class F> VP_DEVICE void for_slices(const Vp& vp, const Head& h, F f)
 {
     const Slices& s = vp.slices;

@@ -8,7 +8,7 @@ VP_DEVICE void list_sum(const Vp& vp, const Word* offsets, int r, size_t from, b
 {
     const Word* entries = vp.script + offsets[r];
     const int n = (int)(offsets[r + 1] - offsets[r]);
-    if (STRIP > 1 && n == 1) {  // the usual case; a separate loop pays if one thread computes many sums
+    if (STRIP > 1 && n == 1) {  // the usual case; a separate loop pays off if one thread computes many sums
         const float* x = vp.pool + entries[0] + from;
         VP_SIMD for (int u = 0; u < width; u++) sum[u] = 0.f + x[u];
         return;

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # the benches' folder instead of this one
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # the benchmarks' folder instead of this folder
 
 from gpu_cost.cost import main  # noqa: E402
 

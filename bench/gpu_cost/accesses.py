@@ -13,7 +13,7 @@ _PARTS = {"U8": np.uint32(0xFF), "U16": np.uint32(0xFFFF)}  # mask within a word
 
 
 def _width(modifiers: list[str]) -> int:
-    """Number of words of an access."""
+    """Number of words that an access reads or writes."""
     if set(modifiers) & {"U8", "S8", "U16", "S16"}:
         raise UnknownInstruction("bytes")
     return next((int(w) // 32 for w in modifiers if w in ("64", "128")), 1)
@@ -46,7 +46,7 @@ def _ldc(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 
 def words_at(address: Any, mask: Mask, limit: int) -> Any:
-    """Indices of words; idle lanes get index 0."""
+    """Word indices; idle lanes get index 0."""
     index = address >> 2
     if mask is not True:
         index = np.where(mask, index, 0)

@@ -1,8 +1,8 @@
-"""Errors of the model by form of instruction, and the correction factors.
+"""The model's errors for each form of instruction, and the correction factors.
 
-Measurements are lines of gpu_timelines.py; `results/gpu_cost/calibration.jsonl` lists them with the model's times. For
-each form the executions of a launch after the first (or the only one) are compared, by their median over thread blocks.
-It is unknown why a form takes longer than in the model. To get new factors from another run on a GPU:
+Measurements are lines from gpu_timelines.py; `results/gpu_cost/calibration.jsonl` lists them with the model's times.
+For each form, all executions in a launch but the first (or the only execution) are compared, by their median over
+thread blocks. It is not known why forms take longer than in the model. To get new factors from another run on a GPU:
 `python bench/gpu_cost --bench 1,16,64 --measured FILE`.
 """
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "gpu_cost" / "calibration.jsonl"
 WAIT, LAUNCH = "Wait", "launch"
 TOLERANCE = 0.15
-SHORTEST = 1.0  # us: shorter executions are mostly of blocks that own nothing, and say nothing of the others
+SHORTEST = 1.0  # us: shorter executions are mostly of blocks that own nothing, and say nothing about others
 
 
 class Comparison(NamedTuple):
-    """Model and measurement, in microseconds, of a form of instruction or the launch, on the bench's first batch."""
+    """Modelled and measured microseconds for a form of instruction or the launch, on the bench's first batch."""
 
     batch: int
     form: str
@@ -39,16 +39,16 @@ class Comparison(NamedTuple):
 
 
 class Calibration:
-    """Corrects the model's microseconds by measurements.
+    """Corrects the model's times with measurements.
 
     Attributes:
-        factors: factor of each measured form.
-        skew: us that a wait takes longer than in the model: blocks arrive one by one, and stores drain before a signal.
-        ratios: smallest and largest ratio of measured to calibrated time, of each form and of launches.
+        factors: factor for each measured form.
+        skew: extra microseconds of a wait: blocks arrive one by one, and stores drain before a signal.
+        ratios: smallest and largest ratio of measured to calibrated time, for each form and for launches.
     """
 
     def __init__(self, found: Iterable[Comparison], launches: Iterable[float] = ()) -> None:
-        """Fit factors to measurements; `launches` are ratios of measured to calibrated time of launches."""
+        """Fit factors to measurements; `launches` are the launches' ratios of measured to calibrated time."""
         forms: dict[str, list[Comparison]] = defaultdict(list)
         for b in found:
             forms[b.form].append(b)
@@ -64,11 +64,11 @@ class Calibration:
         self.ratios = {form: (min(each), max(each)) for form, each in ratios.items() if each}
 
     def us(self, form: str, raw: float) -> float:
-        """Corrected time of an instruction, microseconds."""
+        """Corrected time of an instruction, in microseconds."""
         return raw + self.skew if form == WAIT else raw * self.factors.get(form, 1.0)
 
     def remark(self, form: str) -> str:
-        """A warning for every figure of a form; "" if the form is within TOLERANCE."""
+        """A warning for all figures that belong to a form; "" if the form is within TOLERANCE."""
         low, high = self.ratios.get(form, (0.0, 0.0))
         if not high:
             return "not measured"
@@ -78,7 +78,7 @@ class Calibration:
 
 @cache
 def calibration() -> Calibration:
-    """The Calibration of RESULTS."""
+    """The Calibration from RESULTS."""
     lines = read([RESULTS], ["gpu_cost"]) if RESULTS.exists() else []
     found = [Comparison(line["batch"], line["form"], line["value"], line["measured"]) for line in lines]
     launches = [line["measured"] / line["calibrated"] for line in lines if line["form"] == LAUNCH]
@@ -86,7 +86,7 @@ def calibration() -> Calibration:
 
 
 def typical(executions: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Median of each form without its first execution, from (form, microseconds) in the order of a launch."""
+    """Median for each form without its first execution, from (form, microseconds) in launch order."""
     found: dict[str, list[float]] = defaultdict(list)
     for form, us in executions:
         found[form].append(us)
@@ -94,8 +94,8 @@ def typical(executions: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def measurements(path: Path) -> dict[int, dict[str, float]]:
-    """Microseconds of forms and of the launch, by batch size, from lines of gpu_timelines.py. Current lines have a
-    table of instructions; those of 26 November 2026 are for one form each."""
+    """Microseconds for each form and for the launch, by batch size, from lines of gpu_timelines.py. Current lines have
+    a table of instructions; lines of 26 November 2026 are for one form each."""
     found: dict[int, dict[str, float]] = defaultdict(dict)
     for line in read([path], ["gpu_timelines"]):
         of_batch = found[int(setting(line, "batch"))]
@@ -112,12 +112,12 @@ def compare(
     launches: Mapping[int, Sequence[Executed]],
     measured: Mapping[int, Mapping[str, float]],
 ) -> str:
-    """Report lines with model and measurements, and return a table.
+    """Report lines that compare the model with measurements, and return a table.
 
     Args:
         runs: executed instructions of each thread block, by batch size.
         launches: executed instructions that the launch waits for, by batch size.
-        measured: microseconds by form and batch size, as of `measurements`.
+        measured: microseconds by form and batch size, from `measurements`.
     """
     found = []
     for batch, blocks in runs.items():

@@ -30,7 +30,7 @@ from vpps.zoo.trees import TreeLSTMSentiment
 ARCH, SMS = "sm_90", 132
 COMB_LEVELS = 7
 REPORT_WORDS, LINE_WORDS = 4096, 32
-MANY_SIGNALS = 1 << 28  # counters as if all others had signalled; below the mark of a stopped launch
+MANY_SIGNALS = 1 << 28  # a count as if all others had signalled; below the mark of a stopped launch
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Case:
 
 
 def case_of(name: str, batch: int, folder: Path, precision: str = EXACT.name, **options: Any) -> Case:
-    """A task of vpps-train with a batch of synthetic data."""
+    """A vpps-train task with a batch of synthetic data."""
     work = load_workload(name, batch, [])
     example = work.first(1)[0]
     return planned(f"{name} batch={batch}", batch, work.model, example, folder, precision=precision, **options)
@@ -75,7 +75,7 @@ def comb_case(
     hidden: int = 256,
     **options: Any,
 ) -> Case:
-    """Comb-shaped trees: every level has one inner node of each tree, and one of its children is a leaf."""
+    """Comb-shaped trees: every level has one inner node per tree, and one of its children is a leaf."""
     rng = np.random.default_rng(1)
     trees = [_comb([f"w{k}" for k in rng.integers(0, 2000, levels + 1)]) for _ in range(batch)]
     graphs = graphs_of_trees(trees, min_count=1)
@@ -105,11 +105,11 @@ def planned(
     rule: vpps.Optimizer | None = None,
     **options: Any,
 ) -> Case:
-    """A case of any model: its kernel, compiled twice, and a plan to train on a graph.
+    """A case for any model: its kernel, compiled twice, and a plan for training on a graph.
 
     Args:
         rule: optimizer; default: Adam.
-        options: options of the weights on the chip, such as `groups`.
+        options: options for weights on the chip, such as `groups`.
     """
     rule, passes = rule or vpps.Adam(lr=1e-3), vpps.Passes()
     vps = sms // options.get("groups", 1)
@@ -126,7 +126,7 @@ def planned(
 
 
 def memory_of(plan: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Global memory of a launch, and the kernel's parameter. All floats of the pool are between 0.05 and 0.1."""
+    """A launch's global memory, and the kernel's parameter. All floats of the pool are between 0.05 and 0.1."""
     sizes = {
         "report": REPORT_WORDS, "stopped": 32, "losses": 256,
         "counters": COUNTERS * LINE_WORDS, "cleared": COUNTERS * LINE_WORDS,

@@ -1,17 +1,17 @@
-"""Cost model of a training step on a GPU: ranks inefficiencies and shows the effect of a change, without a GPU.
+"""Cost model of a training step on a GPU: ranks inefficiencies and predicts the effect of a change, without a GPU.
 
     python bench/gpu_cost --bench 1,16,64 [--trees FILE]    (batches of gpu_treelstm.py)
     python bench/gpu_cost --bench 1,16,64 --measured bench/results/h100/2026-11-26-kernel.jsonl
     python bench/gpu_cost [--models tree-lstm,bilstm-tagger,lattice-lstm] [--batch-sizes 1,16,64]
-    python bench/gpu_cost --combs 1,2,8,64      (trees with so many inner nodes in every level: costs of a level)
-    python bench/gpu_cost --combs 8,64 --precision bf16
+    python bench/gpu_cost --combs 1,2,8,64  (trees with this many inner nodes in every level: costs of a level) python
+    bench/gpu_cost --combs 8,64 --precision bf16
 
-The kernel is compiled for an H200, and the batch is planned for training. Then some thread blocks of the launch are
+The kernel is compiled for an H200, and the batch is planned for training. Then some of the launch's thread blocks are
 executed, one machine instruction at a time (machine.py), so that executions are counted, not estimated. Their times
-come from a model (timing.py). Its error was measured by form of instruction (calibration.py), and figures are
-corrected; "raw" figures are uncorrected. Between two barriers the slowest executed block counts. Lines go to standard
-output, tables to standard error. With --measured (lines of gpu_timelines.py) there is one table that compares the model
-with measurements.
+come from a model (timing.py). Its error was measured for each form of instruction (calibration.py), and figures are
+corrected for it; "raw" figures are not. Between two barriers, the slowest executed block determines the time. Lines go
+to standard output, and tables to standard error. With --measured (lines from gpu_timelines.py), one table compares the
+model with measurements.
 """
 
 from __future__ import annotations

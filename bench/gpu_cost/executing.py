@@ -1,4 +1,4 @@
-"""Executes thread blocks of a launch, and splits the time by instruction of the script."""
+"""Executes a launch's thread blocks, and splits the time among the script's instructions."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.instructions import Flag
 from vpps.script.slices import share
 
-UNITS = 256  # units of a layer
+UNITS = 256  # units per layer
 INTERPRETER = "fetch"  # function of the templates; its first block barrier marks the start of a script instruction
 
 
 @dataclass(frozen=True)
 class Executed:
-    """An instruction of the script, executed by one block.
+    """An instruction of the script that one block executed.
 
     Attributes:
         phase: "load", "forward", ...
         kind: "product", "tail", ...
-        decoded: the instruction; None before the first one.
+        decoded: the instruction; None for the time before the first instruction.
         block: the block that executed it.
         spent: its machine instructions and cycles.
-        raw: microseconds of the model.
-        form: form of the instruction; "" if the kernel spends the time outside the script.
+        raw: microseconds in the model.
+        form: form of the instruction; "" if the time is spent outside the script.
     """
 
     phase: str
@@ -51,7 +51,7 @@ class Executed:
 
 
 def blocks_of(case: Case, asked: Sequence[int] | None) -> list[int]:
-    """Blocks to execute, of the first group: the first, the last (with the fewest rows), and one with most units."""
+    """Blocks of the first group to execute: the first, the last (with the fewest rows), and one with the most units."""
     if asked:
         return list(asked)
     count = case.blocks // case.kernel.spec.chip.groups
@@ -61,9 +61,9 @@ def blocks_of(case: Case, asked: Sequence[int] | None) -> list[int]:
 
 
 def interpreter(code: Code) -> set[int]:
-    """Machine instructions at which a script instruction starts, one in each loop that executes some.
+    """Machine instructions at which script instructions start: one in each loop that executes script instructions.
 
-    Exits if the templates have no such function.
+    Exits if no template has such a function.
     """
     barriers = [pc for pc, i in enumerate(code.instructions) if i.family == "BAR" and INTERPRETER in code.places(pc)]
     if not barriers:
@@ -76,7 +76,7 @@ def interpreter(code: Code) -> set[int]:
 
 
 def executed(case: Case, block: int, constants: Constants) -> list[Executed]:
-    """Execute a block; returns its script instructions in order."""
+    """Execute a block; return its script instructions in order."""
     plan = case.plan
     memory, parameter = memory_of(plan)
     machine = Machine(case.code, memory, parameter, block, case.kernel.spec.chip.shared_bytes)
@@ -100,7 +100,7 @@ def _form(case: Case, d: Decoded | None) -> str:
 
 
 def _placed(plan: Plan, block: int) -> Iterator[tuple[str, Decoded]]:
-    """Phases and instructions of a block's stream."""
+    """Phases and instructions in a block's stream."""
     entry = entry_points(plan.script)[block]
     start, stream = next(s for s in plan.streams if s[0] == entry)
     number = 0
@@ -112,7 +112,7 @@ def _placed(plan: Plan, block: int) -> Iterator[tuple[str, Decoded]]:
         load = d if d.instruction.name == "load" else None
         behind, chained = chained, bool(d.flags & Flag.CHAINED)
         if behind:
-            continue  # executed with the product before it
+            continue  # executed together with the preceding product
         sections = stream.sections
         while number + 1 < len(sections) and sections[number + 1].start <= d.position - start:
             number += 1
@@ -120,7 +120,7 @@ def _placed(plan: Plan, block: int) -> Iterator[tuple[str, Decoded]]:
 
 
 def kind_of(d: Decoded | None) -> str:
-    """Name of an instruction's kind in the tables."""
+    """Name of an instruction's kind, for the tables."""
     if d is None:
         return "enter"
     name = d.instruction.name

@@ -88,7 +88,7 @@ def _fset(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 
 def _fchk(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    """True if a division needs the slow path, for operands near the limits of a float's range."""
+    """Tests if a division needs the slow path, because operands are near the limits of a float's range."""
     put, a, b = m.put_predicate(operands[0]), m.floats(operands[1]), m.floats(operands[2])
 
     def run(mask: Mask) -> None:
@@ -146,7 +146,7 @@ def _to_bf16(value: Any) -> Any:
 
 
 def _f2fp(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    """Converts two floats to BF16, the first to the upper half. F2F converts one (without modifier F32 on sm_80)."""
+    """Converts two floats to BF16, the first to the upper half. F2F converts one (on sm_80 without modifier F32)."""
     known(modifiers, "BF16", "F32", "PACK_AB")
     put, parts = m.put(operands[0]), [m.floats(t) for t in operands[1:]]
 
@@ -158,7 +158,7 @@ def _f2fp(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 
 def _hfma2(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    """Only the form by which the compiler loads constants: two halves as the addend, with factors of zero."""
+    """Only supports the form that loads constants in compiled code: two halves as the addend, with factors of zero."""
     if operands[1].lstrip("-") != "RZ" or operands[2] != "RZ":
         raise UnknownInstruction("arithmetic in half precision")
     halves = np.array([float(operands[4]), float(operands[3])], np.float16).view(np.uint32)[0]

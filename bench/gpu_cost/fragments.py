@@ -1,8 +1,8 @@
 """Semantics of sm_80's and sm_90's instructions on fragments: matrices whose elements are divided among the lanes.
 
-Layouts are those of the PTX ISA (chapters on `mma`, `movmatrix` and `ldmatrix`). A register has one element of TF32, or
-two adjacent ones of BF16, the first in the lower half. One simplification: sums of products are exact and rounded once,
-but tensor cores keep only a few bits more than a float32.
+Layouts are those of the PTX ISA (chapters on `mma`, `movmatrix` and `ldmatrix`). A register holds one TF32 element, or
+two adjacent BF16 elements, the first in the lower half. One simplification: sums of products are exact and rounded
+once, but tensor cores keep only a few more bits than a float32.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from gpu_cost.accesses import registers, words_at
 from gpu_cost.machine import LANES, THREADS, WARPS, Lanes, Machine, Mask, Step, UnknownInstruction, of_warps
 from gpu_cost.operands import Meaning, known
 
-ROWS, COLUMNS, GROUP = 16, 8, 4  # shape of the sums; adjacent lanes with a row of A or a column of B
+ROWS, COLUMNS, GROUP = 16, 8, 4  # shape of the sums; number of adjacent lanes that share a row of A or a column of B
 _DEPTHS = {("16816", "BF16"): 16, ("1688", "BF16"): 8, ("1688", "TF32"): 8, ("1684", "TF32"): 4}  # m16n8k...
-_KEPT = {"BF16": np.uint32(0xFFFF0000), "TF32": np.uint32(0xFFFFE000)}  # bits of an element in the upper part of a word
+_KEPT = {"BF16": np.uint32(0xFFFF0000), "TF32": np.uint32(0xFFFFE000)}  # an element's bits in the upper part of a word
 
 
 def _whole(mask: Mask) -> None:
@@ -63,7 +63,7 @@ def _hmma(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 
 def _transposed(words: Lanes) -> Lanes:
-    """Transpose 8x8 elements of 16 bits per warp; `words` has one word per lane."""
+    """Transpose 8x8 elements of 16 bits in each warp; `words` has one word per lane."""
     elements = np.ascontiguousarray(words).view(np.uint16).reshape(WARPS, 8, 8)
     return np.ascontiguousarray(elements.swapaxes(1, 2)).view(np.uint32).reshape(THREADS)
 
@@ -83,7 +83,7 @@ def _ldsm(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     known(modifiers, "16", "M88", "MT88", "2", "4")
     count = next((int(name) for name in modifiers if name in ("2", "4")), 1)
     puts, address = [m.put(r) for r in registers(m, operands[0], count)], m.address(operands[1], wide=False)
-    asked = np.arange(THREADS) % LANES < 8 * count  # lanes that give the address of a row of 16 bytes
+    asked = np.arange(THREADS) % LANES < 8 * count  # lanes that give the address of a 16-byte row
 
     def run(mask: Mask) -> Any:
         _whole(mask)

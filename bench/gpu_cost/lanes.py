@@ -1,4 +1,4 @@
-"""Semantics of sm_90's instructions on other lanes and special registers."""
+"""Semantics of sm_90's instructions that read other lanes or special registers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _s2r(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 def _cs2r(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     known(modifiers, "32")
-    if operands[1] not in ("SRZ", "SR_GLOBALTIMERLO", "SR_CLOCKLO"):  # time stands still
+    if operands[1] not in ("SRZ", "SR_GLOBALTIMERLO", "SR_CLOCKLO"):  # clocks always read 0
         raise UnknownInstruction(operands[1])
     put = m.put(operands[0]) if modifiers else m.put_pair(operands[0])
     return lambda mask: put(np.zeros(THREADS, U64), mask)

@@ -1,12 +1,12 @@
-"""Executes machine code of sm_90: one thread block, with its 256 threads vectorised in NumPy.
+"""Executes sm_90 machine code: one thread block, whose 256 threads are vectorised in NumPy.
 
-It contains no model of the kernel: branches and loop counts follow from the code, the script and memory. So a changed
-template is measured without a change here. An unknown instruction, modifier or operand ends the program with its name.
-The semantics were found by reading machine code with known source. Whole launches check them against their results
-(tests/bench/test_gpu_cost.py). Two simplifications: fused multiply-adds round twice (in float64, then in float32), and
-special functions are NumPy's.
+It contains no model of the kernel: branches and loop counts follow from the code, the script and memory. A changed
+template is therefore measured without changes here. For an unknown instruction, modifier or operand, the program exits
+and names it. The semantics were found by reading machine code with known source; a test checks the results of whole
+launches (tests/bench/test_gpu_cost.py). Two simplifications: fused multiply-adds round twice (in float64, then in
+float32), and special functions are NumPy's.
 
-Each thread has a program counter. The threads with the lowest one run together, until they diverge or reach another
+Each thread has a program counter. The threads with the lowest counter run together until they diverge or reach another
 group. Convergence barriers (BSSY, BSYNC), warp barriers and block barriers hold threads back. Uniform registers are
 stored once per thread.
 """
@@ -24,7 +24,7 @@ from gpu_cost.machine_code import Code
 
 THREADS, LANES = 256, 32
 WARPS = THREADS // LANES
-BASE = 0x7_0000_0000  # address of the first word of global memory: high enough that carries matter
+BASE = 0x7_0000_0000  # address of the first word in global memory: high enough that carries matter
 SHARED_BASE = 0x400  # first byte of shared memory that a block may use
 PARAMETERS = 0x210  # offset of the kernel's parameters in constant bank 0
 
@@ -38,14 +38,14 @@ _CONSTANT = re.compile(r"(?P<sign>[-~|]*)c\[0x(?P<bank>\d)\]\[(?P<at>[^\]]*)\]")
 
 
 class UnknownInstruction(Exception):
-    """The code has an unknown instruction; the message names it and its address."""
+    """The code contains an unknown instruction; the message names the instruction and its address."""
 
 
 class Machine:
     """A thread block in the middle of a launch.
 
     Attributes:
-        steps: a function of a mask for each instruction; None for jumps.
+        steps: for each instruction, a function of the mask; None for jumps.
         shared: words of shared memory.
         l1: sectors of global memory in the first-level cache.
     """
@@ -56,7 +56,7 @@ class Machine:
         """Set up a block before the launch.
 
         Args:
-            memory: words of global memory, from BASE on.
+            memory: words of global memory, starting at BASE.
             parameters: words of the kernel's parameter.
         """
         self.code = code
@@ -67,10 +67,10 @@ class Machine:
         self.banks = {**code.constants, 0: bank0}
         self.block = block
         count = 2 * 256
-        self.r = np.zeros((count, THREADS), np.uint32)  # vector registers, then uniform ones
+        self.r = np.zeros((count, THREADS), np.uint32)  # vector registers, then uniform registers
         self.f = self.r.view(np.float32)
         self.s = self.r.view(np.int32)
-        self.p = np.zeros((32, THREADS), bool)  # predicates, then uniform ones
+        self.p = np.zeros((32, THREADS), bool)  # predicates, then uniform predicates
         self.p[7] = self.p[23] = True
         self.b = np.zeros((16, THREADS), bool)  # participants of each convergence barrier
         self.l1: set[int] = set()
@@ -81,7 +81,7 @@ class Machine:
     # ---- operands
 
     def number(self, text: str) -> int:
-        """Number of a register; uniform ones follow the others."""
+        """Number of a register; uniform registers follow the others."""
         found = _REGISTER.fullmatch(text)
         if found is None or found["file"] not in ("R", "UR"):
             raise UnknownInstruction(f"operand {text}")
@@ -136,7 +136,7 @@ class Machine:
         return (lambda: ~row) if text.startswith("!") else (lambda: row)
 
     def pair(self, text: str) -> Callable[[], Lanes]:
-        """A pair of registers as unsigned 64 bits."""
+        """A pair of registers as an unsigned 64-bit number."""
         number = self.number(text)
         if number % 256 == 255:
             return lambda: np.zeros(THREADS, np.uint64)
@@ -154,7 +154,7 @@ class Machine:
         return lambda value, mask: np.copyto(row, value, where=of_warps(mask), casting="unsafe")
 
     def put_pair(self, text: str) -> Callable[[Any, Mask], None]:
-        """A function that writes a result of 64 bits to a pair of registers."""
+        """A function that writes a 64-bit result to a pair of registers."""
         number = self.number(text)
         if number % 256 == 255:
             return lambda value, mask: None
@@ -200,7 +200,7 @@ class Machine:
     # ---- execution
 
     def step(self, pc: int) -> Step:
-        """The function that executes an instruction, compiled at its first use."""
+        """The function that executes an instruction; it is compiled when first used."""
         known = self._steps[pc]
         if known is None:
             from gpu_cost.semantics import compiled
@@ -220,11 +220,11 @@ class Machine:
 
         Yields:
             (number of the instruction, trace) at each of `stops`, and (-1, trace) at the end. A stop at a block barrier
-            yields when all threads have met there; another stop yields before some threads execute it. The trace
+            yields when all threads have met there; any other stop yields before some threads execute it. The trace
             lists the instructions since the last yield: (instruction, bits of warps, result of memory).
         """
         whole = np.ones(THREADS, bool)
-        groups: dict[int, Lanes] = {0: whole}  # threads by program counter
+        groups: dict[int, Lanes] = {0: whole}  # program counter -> threads
         held: dict[Any, dict[int, Lanes]] = {}
         alive = whole.copy()
         trace: list[Any] = []

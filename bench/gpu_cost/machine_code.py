@@ -36,9 +36,9 @@ class Instruction:
         opcode: opcode with modifiers.
         operands: operands as printed, with offsets instead of labels.
         stall: minimum cycles until the warp's next instruction.
-        written, read: scoreboards (0-5) released when its result is ready and when its operands are read; 7: none.
-        waits: scoreboards that it waits for, a bit each.
-        lines: source lines, innermost first: of the code, and of the calls that it was inlined into.
+        written, read: scoreboards (0-5), released when its result is ready and when its operands are read; 7: none.
+        waits: scoreboards that it waits for, one bit each.
+        lines: source lines, innermost first: the code's own line, then the calls through which it was inlined.
     """
 
     at: int
@@ -63,8 +63,8 @@ class Code:
 
     Attributes:
         instructions: instructions by address, 16 bytes each.
-        constants: words of each constant bank except that of parameters.
-        functions: name of the function of each source line; index 0 is no line.
+        constants: words of each constant bank except the parameter bank.
+        functions: for each source line, the name of its function; index 0 is not a line.
         source: source lines.
         registers: registers per thread.
     """
@@ -76,7 +76,7 @@ class Code:
     registers: int
 
     def places(self, pc: int) -> list[str]:
-        """Functions that an instruction is in, innermost first, without repetitions."""
+        """Functions that contain an instruction, innermost first, without repetitions."""
         return list(dict.fromkeys(self.functions[line] for line in self.instructions[pc].lines))
 
 
@@ -87,7 +87,7 @@ def code_of(source: str, arch: str, folder: Path, registers: int) -> Code:
         folder: folder for the cubin, which nvdisasm reads from a file.
 
     Raises:
-        CompileError: there is no compiler or no nvdisasm, or its listing has an unknown format.
+        CompileError: there is no compiler or no nvdisasm, or nvdisasm's listing has an unknown format.
     """
     tool = nvdisasm()
     if tool is None:
@@ -102,7 +102,7 @@ def code_of(source: str, arch: str, folder: Path, registers: int) -> Code:
 
 
 def parse(listing: str, source: str, registers: int) -> Code:
-    """Parse a listing of nvdisasm."""
+    """Parse a listing from nvdisasm."""
     raw: list[tuple[int, str, int, tuple[int, ...]]] = []
     labels: dict[str, int] = {}
     banks: dict[int, bytearray] = {}
@@ -153,7 +153,7 @@ def _instruction(at: int, text: str, high: int, lines: tuple[int, ...], labels: 
 
 
 def functions_of(source: list[str]) -> list[str]:
-    """Name of the function of each line (from 1); members with the name of their struct."""
+    """Name of the function that each line (from 1) belongs to; a member's name includes its struct."""
     names, struct, function = [""], "", ""
     for line in source:
         if found := _STRUCT.match(line):

@@ -21,7 +21,7 @@ JOIN: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def known(modifiers: list[str], *names: str) -> None:
-    """Raise UnknownInstruction if there are other modifiers than these."""
+    """Raise UnknownInstruction if there are any modifiers besides these."""
     if rest := set(modifiers) - set(names):
         raise UnknownInstruction(f"modifier {', '.join(rest)}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu_cost.machine_code import Code
 
 # (region, function, text of a source line). An instruction belongs to the first region whose function contains it, on a
-# line with the text. Other instructions belong to the routine that the kernel calls, so that none is left out.
+# line with the text. All other instructions belong to the routine that the kernel calls, so that none is omitted.
 REGIONS = (
     ("bringing chunks of vectors", "VectorPipeline::bring", ""),
     ("bringing few vectors", "bring_vectors", ""),

@@ -21,12 +21,12 @@ from gpu_cost.timing import Constants, issue_bound
 
 BENCH = "gpu_cost"
 SHOWN = (1, 2, 3, 4, 8, 16, 64)  # numbers of vectors
-KINDS = ("FFMA", "HMMA", "LDS", "STS", "SHFL", "FADD", "MOVM", "F2FP")  # of machine instructions of products
+KINDS = ("FFMA", "HMMA", "LDS", "STS", "SHFL", "FADD", "MOVM", "F2FP")  # families of machine instructions, for products
 
 
 @dataclass
 class Sum:
-    """Totals over some instructions of the script."""
+    """Totals over several script instructions."""
 
     us: float = 0.0
     raw: float = 0.0
@@ -52,7 +52,7 @@ class Sum:
 
     @property
     def remark(self) -> str:
-        """Warning about the error of the model, if all instructions have one form."""
+        """Warning about the model's error, if all instructions have the same form."""
         return calibration().remark(*self.forms) if len(self.forms) == 1 else ""
 
     def line(self) -> dict[str, object]:
@@ -66,7 +66,7 @@ class Sum:
 
 
 def sums(done: Sequence[Executed], c: Constants, key: Any) -> dict[Any, Sum]:
-    """Totals by a key, in order of first appearance."""
+    """Totals by key, in order of first appearance."""
     found: dict[Any, Sum] = {}
     for e in done:
         found.setdefault(key(e), Sum()).add(e, c)
@@ -116,7 +116,7 @@ def _cells(s: Sum) -> list[str]:
 
 
 def _report_levels(case: Case, done: Sequence[Executed]) -> None:
-    """Report mean times of products, tails and barriers of forward and backward, by number of vertices."""
+    """Report the mean times of products, tails and barriers in forward and backward, by number of vertices."""
     forms: dict[str, str] = {}
     found: dict[tuple[str, int], dict[str, list[float]]] = {}
     n = 0
@@ -146,8 +146,8 @@ MULTIPLIES = {"Lane::multiply", "slot_product"}
 
 
 def products(case: Case, done: Sequence[Executed]) -> dict[str, dict[str, float]]:
-    """Instructions per warp of each product, by its shape and number of vectors. "all" excludes the tail; keys after
-    "multiplying" divide it by kind."""
+    """Instructions per warp for each product, by shape and number of vectors. "all" excludes the tail; keys after
+    "multiplying" divide its count by kind."""
     places = [set(case.code.places(pc)) for pc in range(len(case.code.instructions))]
     found: dict[str, dict[str, float]] = {}
     for e in done:
@@ -178,7 +178,7 @@ def _report_products(case: Case, done: Sequence[Executed]) -> None:
 
 
 def _report_regions(case: Case, done: Sequence[Executed], c: Constants, top: int) -> None:
-    """Report time by region; every cycle counts once."""
+    """Report the time by region; every cycle is counted once."""
     total: Counter[str] = Counter()
     reasons: dict[str, Counter[str]] = {}
     phases: dict[str, Counter[str]] = {}
@@ -200,7 +200,7 @@ def _report_regions(case: Case, done: Sequence[Executed], c: Constants, top: int
 
 
 def _report_lines(case: Case, done: Sequence[Executed], c: Constants, top: int) -> None:
-    """Report the lines of the templates with the most time, including callees, along the critical warps."""
+    """Report the template lines with the most time, including callees, along the critical warps."""
     inclusive: Counter[int] = Counter()
     reasons: dict[int, Counter[str]] = {}
     for e in done:

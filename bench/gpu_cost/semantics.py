@@ -19,7 +19,7 @@ _QUIET = frozenset(
 
 
 def compiled(m: Machine, i: Instruction) -> Step:
-    """Compile an instruction to a function of its active lanes. Raises UnknownInstruction and the like."""
+    """Compile an instruction to a function of its active lanes. Raises UnknownInstruction, or KeyError for its name."""
     family, *modifiers = i.opcode.split(".")
     if family == "BSSY":
         return _bssy(m, i)

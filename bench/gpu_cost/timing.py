@@ -1,12 +1,12 @@
 """Timing model: computes when the eight warps of a thread block issue executed instructions, on one multiprocessor.
 
-Each of four schedulers issues one instruction per cycle, for the one of its two warps that is ready first. A warp's
-instructions issue in program order. The code itself tells what a warp waits for: the compiler writes a stall in cycles
-and the awaited scoreboards into every instruction. So latencies of arithmetic come from the compiler. Only operations
-with other latencies (memory, shuffles, special functions, barriers) are in `Constants`.
+Each of four schedulers issues one instruction per cycle, for the warp (of its two) that is ready first. A warp's
+instructions issue in program order. The code itself states what a warp waits for: the compiler writes a stall in cycles
+and the awaited scoreboards into every instruction. The latencies of arithmetic therefore come from the compiler. Only
+operations with other latencies (memory, shuffles, special functions, barriers) are in `Constants`.
 
-Not modelled: misses of the instruction cache (counted separately), other programs, and late thread blocks; all blocks
-are assumed to reach a barrier at the same time. calibration.py corrects for all of this with measured factors.
+Not modelled: instruction-cache misses (counted separately), other programs, and late thread blocks; all blocks are
+assumed to reach a barrier at the same time. calibration.py corrects all of this with measured factors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LUO = "Luo et al. 2024, Benchmarking and Dissecting the Nvidia Hopper GPU Archit
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Constants of an H200, in cycles unless noted. `sources` gives the source of each."""
+    """Constants for an H200, in cycles unless noted. `sources` gives the source of each constant."""
 
     clock_ghz: float = 1.98
     schedulers: int = 4
@@ -40,7 +40,7 @@ class Constants:
     fence: int = 300
     same_address: float = 1.0
     fill: float = 0.8  # sectors per cycle
-    # Cycles for which a warp's instruction occupies a pipe of its scheduler.
+    # Cycles for which a warp's instruction occupies one of its scheduler's pipes.
     fma: int = 1
     alu: int = 2
     conversion: int = 2
@@ -73,7 +73,7 @@ class Constants:
     )
 
 
-# Families by the pipe that executes them; the others are integer operations, comparisons and the like.
+# Families by the pipe that executes them; the remaining families are integer operations, comparisons and the like.
 FMA = frozenset({"FFMA", "FADD", "FMUL"})
 MEMORY = frozenset({"LDG", "LD", "LDGSTS", "STG", "ST", "RED", "REDG", "ATOMG", "LDS", "STS", "LDSM", "SHFL", "MOVM"})
 CONVERSIONS = frozenset({"I2F", "F2I", "F2F"})
@@ -96,11 +96,11 @@ CONTROL = frozenset(
     }
 )
 
-FMA_PIPE, ALU_PIPE, SPECIAL_PIPE, TENSOR_PIPE, MEMORY_PIPE = range(5)  # all schedulers share the last one
+FMA_PIPE, ALU_PIPE, SPECIAL_PIPE, TENSOR_PIPE, MEMORY_PIPE = range(5)  # all schedulers share the last pipe
 HALF_DEPTH = "HMMA.1684", "HMMA.1688.F32.BF16"
 SECTORS = 4  # sectors of 32 bytes that L1 delivers per cycle
 
-# Reasons for spent time.
+# Reasons for which time is spent.
 ISSUE, LATENCY, PIPE, L2, L1, SHARED, SPECIAL, FENCE, REMOTE, BRANCH, BARRIER = (
     "issue", "arithmetic latency", "pipe or scheduler taken", "L2", "L1", "shared memory or shuffle",
     "special functions, constants", "fence", "waiting for others' signals", "taken branches", "block barrier",
@@ -109,14 +109,14 @@ ISSUE, LATENCY, PIPE, L2, L1, SHARED, SPECIAL, FENCE, REMOTE, BRANCH, BARRIER = 
 
 @dataclass(slots=True)
 class Spent:
-    """Cost of an instruction of the script.
+    """Cost of a script instruction.
 
     Attributes:
-        cycles: cycles of the block.
-        by: cycles by (number of the machine instruction, reason), of the warp that reached a barrier last.
+        cycles: the block's cycles.
+        by: cycles by (number of the machine instruction, reason), for the warp that reached a barrier last.
         issued: machine instructions by family, over all warps.
         by_pc: executions of each machine instruction, over all warps.
-        tensor: cycles of tensor cores, over all warps.
+        tensor: tensor-core cycles, over all warps.
         block_barriers: number of block barriers.
         trips: number of times that the last warp waited for L2.
     """
@@ -131,7 +131,7 @@ class Spent:
 
 
 class Clock:
-    """Time of a block."""
+    """The clock of a thread block."""
 
     def __init__(self, code: Code, constants: Constants, blocks: int) -> None:
         self.c = constants
@@ -153,7 +153,7 @@ class Clock:
         self.signalled = 0.0
 
     def spend(self, trace: Iterable[tuple[int, int, list[tuple[int, int, int]] | None]]) -> Spent:
-        """Compute the cost of a trace, from one stop of the machine to the next."""
+        """Compute the cost of a trace, from one of the machine's stops to the next."""
         spent = Spent()
         queues: list[list[tuple[int, int, int]]] = [[] for _ in range(WARPS)]
         for pc, bits, said in trace:
@@ -214,7 +214,7 @@ class Clock:
     def _meet(
         self, arrived: dict[int, float], mine: list[Counter[tuple[int, str]]], spent: Spent, pc: int, last: list[float]
     ) -> None:
-        """Let the block's warps go on together; the time of the last one counts."""
+        """Let the block's warps go on together, at the time of the last warp."""
         latest = max(arrived, key=lambda w: arrived[w])
         spent.by.update(mine[latest])
         spent.by[pc, BARRIER] += self.c.block_barrier
@@ -312,7 +312,7 @@ def _static(i: Instruction, c: Constants) -> tuple[int, tuple[int, ...], tuple[i
 
 
 def issue_bound(spent: Spent, c: Constants) -> float:
-    """Lower bound in cycles for any schedule of these instructions: the fullest pipe, or the schedulers."""
+    """Lower bound in cycles for any schedule of these instructions: the busiest pipe, or the schedulers."""
     fma = sum(n for f, n in spent.issued.items() if f in FMA) * c.fma
     memory = sum(n for f, n in spent.issued.items() if f in MEMORY) * c.schedulers
     others = FMA | MEMORY | CONTROL | {"MUFU", "HMMA"} | CONVERSIONS

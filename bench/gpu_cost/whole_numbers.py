@@ -13,7 +13,7 @@ from gpu_cost.operands import COMPARE, JOIN, U64, Meaning, known, split, u64
 
 
 def _term(m: Machine, text: str) -> Callable[[], Any]:
-    """An operand of an addition as 64 bits; -x becomes ~x + 1, whose carry counts."""
+    """An addition's operand as 64 bits; -x becomes ~x + 1, with its carry."""
     if text.startswith("-") and not text[1:2].isdigit():
         get = m.words(text[1:])
         return lambda: u64(~get()) + U64(1)
@@ -227,7 +227,7 @@ def _shf(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     known(rest, "HI", "LO")
     put, low, by, high = m.put(operands[0]), *(m.words(t) for t in operands[1:4])
     wide, left = "64" in kind, direction == "L"
-    # The upper half of the pair shifted left, or the lower half shifted right. With 32 bits and .HI only `high` counts.
+    # The upper half of the pair shifted left, or the lower half shifted right. 32 bits with .HI: only `high` matters.
     only_high = not left and not wide and "HI" in rest
     only_low = left and not wide and "HI" not in rest
     if not (wide or only_high or only_low):

@@ -2,31 +2,31 @@
 #include "windows.cuh"
 // ---- products with matrices in windows
 //
-// The warps divide the columns: warp w multiplies the w-th eighth of every chunk of CHUNK_COLUMNS. A lane has separate sums, for
-// RT rows times VT vectors; lanes exchange nothing. The sums of the eight warps are added up in order. So the order of additions
-// depends only on the matrix's and the chunk's number of columns.
+// The warps divide the columns: warp w multiplies the w-th eighth of every chunk of CHUNK_COLUMNS. Each lane keeps separate
+// sums for RT rows times VT vectors; lanes exchange nothing. The eight warps' sums are added up in order. The order of
+// additions therefore depends only on the numbers of columns in the matrix and in a chunk.
 enum {
     CHUNK_COLUMNS = VP_CHUNK_COLUMNS,
-    CHUNK_PITCH = CHUNK_COLUMNS + 4,  // stride of vectors' chunks: eight start in different banks
+    CHUNK_PITCH = CHUNK_COLUMNS + 4,  // stride between vectors' chunks: eight consecutive chunks start in different banks
     PLACES = VP_PLACES,               // segment addresses that are looked up together
     FEWEST_PASSES = 4,                // minimum number of passes per page
 };
 VP_DEVICE Word* places(int parity) { return (Word*)(block_memory() + VP_CHUNKS) + parity * PLACES; }
 
-// Copies vectors to shared memory, a chunk of each at a time, while the previous chunk is multiplied. It copies the vectors of a
-// pass once per tile of rows. It looks up addresses for many vectors at once (a page), before it copies the first of them.
+// Copies vectors to shared memory, one chunk per vector at a time, while the previous chunks are multiplied. A pass's vectors
+// are copied again for each tile of rows. Addresses of many vectors (a page) are looked up at once, before any is copied.
 struct VectorPipeline {
     enum { EACH = (VP_MOST_VECTORS + WARPS - 1) / WARPS };  // vectors per warp
     const Vp& vp;
     const Segments& x;
-    int n, columns, zeros, vectors, tiles = 1;  // zeros: padding after the columns; vectors: of a pass; tiles: tiles of rows
+    int n, columns, zeros, vectors, tiles = 1;  // zeros: padding after the columns; vectors: per pass; tiles: tiles of rows
     int own;                             // this warp
     int page = 0;                        // vectors per page; 0: addresses are looked up one by one
     int row = 0, tile = 0, column = 0;   // position of the next chunk
-    int filled = 0, half;                // offset of the latest chunk; floats of a buffer
-    int in_page = 0, parity = 0;         // index in the page of the next chunk's first vector; page number modulo 2
+    int filled = 0, half;                // offset of the latest chunk; floats per buffer
+    int in_page = 0, parity = 0;         // index, in its page, of the next chunk's first vector; page number modulo 2
     int next = 0;                        // first vector of the next page
-    int segment = 0, first = 0, last = 0;  // index of the next segment; first and last column of the current one
+    int segment = 0, first = 0, last = 0;  // index of the next segment; first and last column of the current segment
     Word places_or_first;                // bitwise or of `from` and `first`: the last two bits are 0 if all are multiples of 4
     Word from[EACH];                     // the lane's addresses in the current segment, one per vector of the warp
 
@@ -61,7 +61,7 @@ struct VectorPipeline {
         });
         next += page;
     }
-    // Call before a pass: looks up the next page if this pass is the first of the current one.
+    // Call before a pass: looks up the next page if this is the first pass in the current page.
     VP_DEVICE void enter(int pass)
     {
         if (page && pass + page == next && next < n) look_up();
@@ -105,7 +105,7 @@ struct VectorPipeline {
             places_or_first |= from[j];
         }
     }
-    // Starts to copy `floats` floats of each of the warp's vectors, from the current column on.
+    // Starts to copy `floats` floats from each of the warp's vectors, beginning at the current column.
     VP_DEVICE void bring_part(float* chunk, int floats)
     {
         const Word within = (Word)(column - first);
@@ -127,12 +127,12 @@ struct VectorPipeline {
     }
 };
 
-// The sums of a lane for a tile T: of RT rows times VT vectors, or on tensor cores four sums for each of RT times VT products. If
-// a lane's row does not exist, it reads the last row. If its vector does not exist, it reads the last of few vectors, or stale
-// floats of a chunk. The sums of such lanes are not used.
+// A lane's sums in a tile T: one for each of RT times VT pairs of a row and a vector or, on tensor cores, four for each of RT
+// times VT products. A lane without a row reads the last row. A lane without a vector reads the last vector if there are few,
+// else stale floats from a chunk. The sums of such lanes are not used.
 template <class T> struct Lane {
     enum { EACH = T::KIND ? 4 : 1 };
-    int own, v, first;  // warp, first vector and first row; the next ones are LV vectors or LR rows further
+    int own, v, first;  // warp, first vector and first row; the lane's others follow at strides of LV and LR
     float sum[T::RT][T::VT][EACH] = {};
     VP_DEVICE Lane()
     {
@@ -141,7 +141,7 @@ template <class T> struct Lane {
         if (T::KIND) v = first = me % WARP / 4;
         else v = me % T::LV, first = me % WARP / T::LV;
     }
-    // Multiplies the warp's part of a chunk: `rows` rows from `window` on by n vectors with a stride of `apart` floats.
+    // Multiplies the warp's part of a chunk: `rows` rows, from `window` on, by n vectors at a stride of `apart` floats.
     template <bool FEW>
     VP_DEVICE void multiply(const float* window, int rows, int pitch, const float* vectors, int n, int apart, int columns)
     {
@@ -156,8 +156,8 @@ template <class T> struct Lane {
         const auto of = [&](int j) { return FEW ? x[j] : x[0] + j * T::LV * apart; };
 #if VP_FRAGMENTS
         if constexpr (T::KIND) {
-            // A lane has eight of 32 columns. Their order in the product is arbitrary, but the same for vectors and rows.
-            enum { WORDS = T::KIND == BF16_FRAGMENTS ? 16 : 32 };  // words of a row
+            // A lane multiplies eight of 32 columns, in any order that vectors and rows share.
+            enum { WORDS = T::KIND == BF16_FRAGMENTS ? 16 : 32 };  // words per row
             const int t = VP_OPAQUE(lane()) & 3;
             VP_ROLLED for (int k = 0; k < count; k++) {
                 FragmentPart<T::KIND> e[T::VT][2];
@@ -207,7 +207,7 @@ template <class T> struct Lane {
         VP_ROLLED for (int c = 0; c < columns; c += CHUNK_COLUMNS)
             multiply<true>(window(c, c > 0), rows, pitch, block_memory() + c, n, apart, least(CHUNK_COLUMNS, columns - c));
     }
-    // Multiplies the vectors of a pass, which arrive chunk by chunk.
+    // Multiplies a pass's vectors, which arrive chunk by chunk.
     template <class F> VP_DEVICE void multiply_many(F window, int rows, int pitch, int columns, VectorPipeline& x)
     {
         VP_ROLLED for (int c = 0; c < columns; c += CHUNK_COLUMNS) {
@@ -225,7 +225,7 @@ template <class T> struct Lane {
         float* to = sums + (own * T::VECTORS + vector) * T::PITCH + first;
         VP_UNROLL for (int r = 0; r < T::RT; r++)
             VP_UNROLL for (int j = 0; j < T::VT; j++)
-                VP_UNROLL for (int k = 0; k < EACH; k++)  // of four sums, two are of the first row, for two vectors
+                VP_UNROLL for (int k = 0; k < EACH; k++)  // two of four sums belong to the first row, one per vector
                     to[(j * T::LV + k % 2) * T::PITCH + r * T::LR + k / 2 * 8] = sum[r][j][k];
     }
 };
@@ -241,8 +241,8 @@ template <bool FEW, int FIRST = 0, int END = VP_PRODUCT_TILES, class F> VP_DEVIC
     }
 }
 
-// dst = W x + bias. With a chained tail there is no dst: the tail runs on the results when all vectors are done or the buffer of
-// results is full.
+// dst = W x + bias. With a chained tail there is no dst: the tail runs on the results when all vectors are done or the result
+// buffer is full.
 VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
 {
     const Dense m = dense(i.matrix);
@@ -278,7 +278,7 @@ VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
                 const int r = row + least(v, there - 1);
                 return i.bias.row(r)[VP_OPAQUE(i.bias.scalar) ? 0 : owned.row(first + least(k, rows - 1))];
             };
-            const float bias = bias_of(mine.k, mine.v);  // of the first result; it loads during the products
+            const float bias = bias_of(mine.k, mine.v);  // bias of the first result; the load overlaps the products
             const auto window = [&](int c, bool waits) -> const float* {
                 const float* rows = windows() + m.at + first * m.pitch;
                 if (!in_chunks) return rows + (m.kind == BF16_FRAGMENTS ? c / 2 : c);
@@ -302,7 +302,7 @@ VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
             __syncthreads();
             mine.each(rows, there, [&](int k, int v) {
                 const float* from = sums_buffer() + v * tile.pitch + k;
-                const int next = tile.vectors * tile.pitch;  // stride of warps
+                const int next = tile.vectors * tile.pitch;  // stride between warps
                 float part[WARPS];
                 VP_UNROLL for (int w = 0; w < WARPS; w++) part[w] = from[w * next];  // all loads in flight at once
                 float sum = part[0];

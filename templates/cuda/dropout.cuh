@@ -1,7 +1,7 @@
 #pragma once
 #include "../random.cuh"
 #include "instructions.h"
-// ---- dropout, CUDA: each thread computes the random word of its unit. The words are in the order of host/dropout.h.
+// ---- dropout, CUDA: each thread computes the random word of its unit. The words are ordered as in host/dropout.h.
 VP_ROUTINE void dropout(const Vp& vp, const Dropout& i)
 {
     const Word* key = vp.script + i.key;

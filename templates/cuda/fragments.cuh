@@ -2,10 +2,10 @@
 #include "prelude.h"
 // ---- fragments: operands of tensor cores (PTX ISA, "Matrix fragments for mma.m16n8k16", "... m16n8k8")
 //
-// A lane has two of 16 rows, 8 apart, and one of 8 vectors. The terms of a sum may have any order that rows and vectors share,
-// so a lane takes adjacent columns.
+// A lane holds two of 16 rows, 8 apart, and one of 8 vectors. A sum's terms may be in any order that rows and vectors share,
+// so a lane holds adjacent columns.
 
-// Four columns of a row or vector, rounded: a lane's share of a product of 16 terms.
+// Four rounded columns of a row or vector: a lane's share of a 16-term product.
 template <int KIND> struct FragmentPart {
     enum { WORDS = KIND == BF16_FRAGMENTS ? 2 : KIND == TF32_PAIRS ? 8 : 4 };
     Word of[WORDS];
@@ -26,7 +26,7 @@ template <int KIND> struct FragmentPart {
     }
 };
 
-// sum += products of two groups of 8 rows with 8 vectors. A lane has the sums of one row of each group with two adjacent vectors.
+// sum += products of two groups of 8 rows with 8 vectors. A lane sums one row per group, for two adjacent vectors.
 template <int KIND>
 VP_DEVICE void multiply_fragments(float (&sum)[4], const FragmentPart<KIND> (&w)[2], const FragmentPart<KIND>& x)
 {

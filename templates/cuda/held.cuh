@@ -1,15 +1,15 @@
 #pragma once
 #include "instructions.h"
-// ---- matrices on the chip: the rows that a block owns, and the buffers of products in shared memory
+// ---- matrices on the chip: the rows that a block owns, and product buffers in shared memory
 //
 // The buffers are in this order: vectors, partial sums, results for a chained tail, windows.
 VP_DEVICE float* sums_buffer() { return block_memory() + VP_STAGED; }
 VP_DEVICE float* results_buffer() { return sums_buffer() + VP_SUMS; }
 
-// The rows of a matrix that this virtual processor owns, counted from 0. They are the rows of its units, part after part. If the
-// matrix is dealt in turns, they are blocks of as many rows as a slot holds, dealt round-robin.
+// The rows of a matrix that this virtual processor owns, counted from 0. They are the rows of its units, part after part. A
+// matrix that is dealt in turns is dealt round-robin, in blocks of as many rows as a slot holds.
 struct Owned {
-    int rows, count, units, part, from, turn, vp, vps;  // in turns, vp counts from the virtual processor that gets the first block
+    int rows, count, units, part, from, turn, vp, vps;  // in turns, vp is relative to the processor with the first block
 
     VP_DEVICE Owned(const Vp& v, const Head& h) : rows(h.width), vps(v.count)
     {
@@ -27,7 +27,7 @@ struct Owned {
             count = units * h.parts;
         }
     }
-    // Number of rows that exist; `count` also counts missing rows of the last block.
+    // Number of rows that exist; `count` includes rows that are missing from the last block.
     VP_DEVICE int there() const
     {
         return turn && count ? count - turn + least(turn, rows - ((count / turn - 1) * vps + vp) * turn) : count;
@@ -45,14 +45,14 @@ struct Owned {
     }
 };
 
-// Zeroes `columns` columns of each vector; at most 32.
+// Zeroes `columns` columns (at most 32) of each vector.
 VP_DEVICE void clear(float* from, int vectors, int apart, int columns)
 {
     VP_ROLLED for (int v = warp(); v < vectors; v += WARPS)
         if (lane() < columns) from[v * apart + lane()] = 0.f;
 }
 
-// Starts copies of whole vectors [first, first + n). The v-th goes to v * apart; `zeros` zeros follow its columns.
+// Starts to copy whole vectors [first, first + n). The v-th goes to v * apart; `zeros` zeros follow its columns.
 VP_DEVICE void bring_vectors(const Vp& vp, const Segments& x, int first, int n, int columns, int apart, int zeros)
 {
     VP_ROLLED for (int k = VP_OPAQUE(warp()); k < n * x.count; k += WARPS) {  // one segment of one vector
@@ -73,10 +73,10 @@ VP_DEVICE void bring_vectors(const Vp& vp, const Segments& x, int first, int n, 
     if (zeros) clear(block_memory() + columns, n, apart, zeros);
 }
 
-// The results of a pass that a thread completes: owned row `k` of vectors v, v + step, ...
+// The results that a thread completes in a pass: owned row `k` for vectors v, v + step, ...
 struct ThreadResults {
     int k, v, step;
-    // For `count` rows and n vectors. It needs no division for one or two vectors.
+    // Divides `count` rows and n vectors among the threads; one or two vectors need no division instruction.
     VP_DEVICE ThreadResults(int count, int n)
     {
         step = 1, v = 0;
@@ -88,7 +88,7 @@ struct ThreadResults {
         k = v < step ? thread() - v * count : count;
         if (k >= count && count < THREADS) k = count;
     }
-    // Calls f(k, v) for all of the thread's results of `count` rows and n vectors.
+    // Calls f(k, v) for each of the thread's results among `count` rows and n vectors.
     template <class F> VP_DEVICE void each(int count, int n, F f) const
     {
         int row = k, vector = v;
@@ -101,7 +101,7 @@ struct ThreadResults {
 };
 
 #if VP_CHAINS
-// Buffer of results for a chained tail: the thread block's units of vectors [first, first + room), vector by vector.
+// Buffer of results for a chained tail: the thread block's units for vectors [first, first + room), vector by vector.
 struct ResultBuffer {
     int first;
     int room;  // capacity in vectors

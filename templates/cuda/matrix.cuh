@@ -1,12 +1,12 @@
 #pragma once
 #include "../optimizers.cuh"
-// ---- matrices in memory, row-major, for which the chip has no room
+// ---- row-major matrices in memory, for which there is no room on the chip
 enum {
     MEMORY_VECTORS = 4,  // vectors that a warp multiplies by a row from memory
     FEW_COLUMNS = 16,    // below this a whole warp per result is wasteful: one thread computes it
 };
 
-// Rounds the operands of a product by the flags BF16 and TF32 of its instruction.
+// Rounds a product's operands as the flags BF16 and TF32 in its instruction say.
 struct Rounding {
 #if VP_ROUNDS
     enum { IS_THERE = 1 };
@@ -18,7 +18,7 @@ struct Rounding {
         const float bf16 = as_float(bf16_pair(0.f, x) & 0xffff0000u), tf32 = as_float(tf32_of(x) & ~0x1fffu);
         return flags & BF16 ? bf16 : flags & TF32 ? tf32 : x;
     }
-    // Rounds several values: it tests the flags once, and converts two at a time to bf16.
+    // Rounds several values: tests the flags once, and converts to bf16 two at a time.
     template <int N> VP_DEVICE void all(float (&x)[N]) const
     {
         if (VP_OPAQUE(flags) & BF16) {
@@ -40,7 +40,7 @@ struct Rounding {
 #endif
 };
 
-// The product if W has few columns: a thread per result.
+// Product with a W that has few columns: one thread per result.
 VP_DEVICE void product_of_few_columns(const Vp& vp, const Matvec& i, int r0, int r1, int u0, int u1)
 {
     const bool accumulate = i.head.flags & ACCUMULATE;
@@ -105,7 +105,7 @@ VP_ROUTINE void matvec(const Vp& vp, const Matvec& i)
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) { product_from_memory(vp, i, r0, r1, u0, u1); });
 }
 
-// Updates one weight, and its copy in the transpose.
+// Updates a weight and its copy in the transpose.
 template <class Rule, class Args>
 VP_DEVICE void step_of_matrix(const Vp& vp, const Args& i, const Hyper& h, float g, int row, int column)
 {

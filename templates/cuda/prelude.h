@@ -10,7 +10,7 @@
 #define VP_OPAQUE(x) opaque(x)
 // A condition on which all threads of a warp agree. The compiler does not know that they agree: if threads could leave a loop
 // at different times, it emits every shuffle in the loop twice, for a converged and for a diverged warp. A vote has one outcome
-// for the warp, so the interpreter's loop ends by a vote and the compiler emits each of its shuffles once.
+// for the warp, so the interpreter's loop ends with a vote and the compiler emits each of its shuffles once.
 #define VP_AGREED(x) __any_sync(~0u, x)
 #ifdef VP_SIMT
 #define VP_UNROLL _Pragma("GCC unroll 64")
@@ -34,8 +34,8 @@ VP_DEVICE float fma_(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 VP_DEVICE float sqrt_(float x) { return __fsqrt_rn(x); }
 VP_DEVICE float as_float(Word w) { return __uint_as_float(w); }
 VP_DEVICE Word as_word(float f) { return __float_as_uint(f); }
-// 1 / x for x between 2^-126 and 2^126, rounded as a division rounds. The compiler emits the same code for a division, plus a
-// case distinction: MUFU.RCP and one Newton step. It is correct for the actual results of MUFU.RCP, not for any in its bound.
+// 1 / x for x between 2^-126 and 2^126, with the bits of a division. This is the compiler's code for a division (MUFU.RCP and
+// one Newton step), without its case distinction. It is correct for what MUFU.RCP returns, not for all within its bound.
 VP_DEVICE float reciprocal_(float x)
 {
 #ifdef VP_SIMT
@@ -45,7 +45,7 @@ VP_DEVICE float reciprocal_(float x)
     return fma_(about, fma_(-x, about, 1.f), about);
 #endif
 }
-// Without the sign, floats have the order of their bits: infinities above all numbers, NaNs above infinities.
+// Without the sign, floats are ordered like their bits: infinities above all numbers, NaNs above infinities.
 VP_DEVICE Word magnitude(float x) { return as_word(x) & 0x7fffffffu; }
 VP_DEVICE int least(int a, int b) { return a < b ? a : b; }
 VP_DEVICE int most(int a, int b) { return a > b ? a : b; }
@@ -54,11 +54,11 @@ VP_DEVICE int most(int a, int b) { return a > b ? a : b; }
 struct Launch {
     float* pool;                  // all floats: weights, gradients, activations
     const Word* script;
-    unsigned* counters;           // this launch's counters, a 128-byte line each
+    unsigned* counters;           // this launch's counters, one 128-byte line each
     unsigned* cleared;            // the next launch's counters
     unsigned* report;             // [0] position + 1 of the instruction that stopped the launch, [1] why, [2 + VP] VP's position
     unsigned long long patience;  // limit of a wait in nanoseconds; 0: none
-    unsigned* stopped;            // not 0: this launch, or an earlier one, was stopped
+    unsigned* stopped;            // not 0: this launch or an earlier launch was stopped
     float* losses;                // copy of the first floats of the pool. It and the report are in host memory; the host reads
                                   // both after the end of the launch, which makes all stores visible in any order
     VP_TIMELINE(struct Track* recording;)  // a track for each virtual processor, then all stamps (cuda/timeline.h)
@@ -86,23 +86,23 @@ struct Vp {
     Store store;           // the thread's weights (cuda/ptx.cuh)
 };
 
-// ---- shared memory: words of the script, then scratch space for sums of the block, then buffers of products
+// ---- shared memory: words of the script, then scratch space for block sums, then product buffers
 enum { SCRIPT_WORDS = VP_SCRIPT_WORDS, SCRATCH = 512 };
 VP_DEVICE Word* script_buffer() { return (Word*)shared_memory(); }
 VP_DEVICE float* scratch() { return shared_memory() + SCRIPT_WORDS; }
-VP_DEVICE Word* verdict() { return (Word*)scratch() + SCRATCH; }  // of a wait: 0 if the launch goes on
-VP_DEVICE Word& last_word() { return verdict()[3]; }          // of the script; here, because it would occupy a register all the time
+VP_DEVICE Word* verdict() { return (Word*)scratch() + SCRATCH; }  // outcome of a wait: 0 if the launch goes on
+VP_DEVICE Word& last_word() { return verdict()[3]; }          // last word of the script; it would occupy a register all the time
 VP_DEVICE float* block_memory() { return shared_memory() + SCRIPT_WORDS + SCRATCH + 4; }
 
-// ---- loops of a block over a slice
+// ---- a block's loops over a slice
 enum {
     STRIP = 1,     // units of a row per thread in sums
-    ONE_LOOP = 1,  // one loop for all kinds of operands: uniform branches cost less than more code
-    CHUNK = 16,    // terms of a sum per thread
+    ONE_LOOP = 1,  // one loop for all kinds of operands: uniform branches are cheaper than more code
+    CHUNK = 16,    // terms per thread in a sum
 };
 
-// a / b for 0 <= a < 2^21, 0 < b, without the twenty instructions of a division. The reciprocal has an error of at most one unit
-// in the last place, the product of half a unit; together they are below the margin of 0.5 / b.
+// a / b for 0 <= a < 2^21, 0 < b, without the twenty instructions of a division. The reciprocal's error is at most one unit in
+// the last place, the product's half a unit; their sum is below the margin of 0.5 / b.
 VP_DEVICE int small_quotient(int a, int b)
 {
 #ifdef VP_SIMT
@@ -112,7 +112,7 @@ VP_DEVICE int small_quotient(int a, int b)
 #endif
 }
 
-// Calls f(row, column) for all places of a rectangle, row after row. It takes two divisions in all, and none for a single row.
+// Calls f(row, column) for every element of a rectangle, row by row: two divisions in all, and none for a single row.
 template <class F> VP_DEVICE void for_places(int rows, int columns, F f)
 {
     if (columns <= 0) return;
@@ -147,9 +147,9 @@ template <class F> VP_DEVICE void for_run(const Vp&, int n, F f)
     VP_ROLLED for (int k = thread(); k < n; k += THREADS) f(k);
 }
 
-// Calls f(k, mine) for k < n, each in one warp. Warps without a k of their own repeat the last one, with `mine` false, so that
-// all warps run the same code. The compiler does not know that the threads of a warp agree on k: after a branch or loop that
-// may split a warp, it emits all code with shuffles twice.
+// Calls f(k, mine) for k < n, each in one warp. Warps that have no k repeat the last k, with `mine` false, so that all warps
+// run the same code. The compiler does not know that the threads of a warp agree on k: after a branch or loop that may split a
+// warp, it emits all code with shuffles twice.
 template <class F> VP_DEVICE void for_warps(int n, F f)
 {
     VP_ROLLED for (int first = 0; first < n; first += WARPS) f(least(first + warp(), n - 1), first + warp() < n);
@@ -172,7 +172,7 @@ VP_DEVICE float sum_of_warp(float v)
     return v;
 }
 
-// Sum of f(0) ... f(n - 1) in an order that depends on n alone; every lane gets it.
+// Sum of f(0) ... f(n - 1) in an order that depends only on n; every lane gets it.
 template <class F> VP_DEVICE float reduce_sum(int n, F f)
 {
     float part = 0.f;
@@ -194,7 +194,7 @@ template <bool NANS = false, class F> VP_DEVICE float reduce_max(int n, F f)
 // The largest of f(0) ... f(n - 1), or 0.
 template <class F> VP_DEVICE Word reduce_largest(int n, F f)
 {
-    enum { AT_ONCE = 4 };  // loads in flight; the last one may repeat
+    enum { AT_ONCE = 4 };  // loads in flight; the last load may be repeated
     int top = 0;
     VP_ROLLED for (int first = 0; first < n; first += AT_ONCE * WARP) {
         int found[AT_ONCE];
@@ -212,7 +212,7 @@ template <class Row> VP_DEVICE Word largest_of_rows(int, int, int, Row) { return
 // The first of the largest values f(0) ... f(n - 1); a NaN wins only in the first place.
 template <class F> VP_DEVICE int arg_max(int n, F f)
 {
-    int best = n;  // none yet
+    int best = n;  // no result yet
     float top = 0.f;
     VP_ROLLED for (int u = lane(); u < n; u += WARP) {
         const float v = f(u);
@@ -254,7 +254,7 @@ struct Chunks {
     VP_DEVICE float sum() const { return total + part; }
 };
 
-// Sum of f(begin) ... f(end - 1), with four loads in flight. If fewer terms are left, the last one is loaded again.
+// Sum of f(begin) ... f(end - 1), with four loads in flight. If fewer terms are left, the last term is loaded again.
 template <class F> VP_DEVICE float sum_of_chunk(int begin, int end, F f)
 {
     enum { AT_ONCE = 4 };
@@ -302,7 +302,7 @@ template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u
 }
 
 // Sum of *f(0) ... *f(n - 1) with the same bits as sum_strip, computed by the whole block: each thread sums a chunk, then some
-// threads sum CHUNK chunks. It has no shuffles, because they took registers that large models need for weights.
+// threads sum CHUNK chunks. It uses no shuffles, because they took registers that large models need for weights.
 template <class F> VP_DEVICE float sum_by_block(int n, F f)
 {
     float total = 0.f;
@@ -322,7 +322,7 @@ template <class F> VP_DEVICE float sum_by_block(int n, F f)
     return total;
 }
 
-// True if there are so few sums, of so many terms, that the block is faster if all of it computes one sum after the other.
+// True if the sums are so few and so long that the whole block is faster computing one after the other.
 VP_DEVICE bool few_long_sums(int rows, int units, int terms)
 {
     return rows * units < THREADS / 4 && terms > CHUNK / 2 * rows * rows * units;

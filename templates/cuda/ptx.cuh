@@ -127,7 +127,7 @@ template <int N> __device__ __forceinline__ void copy_async_wait() {}
 #endif
 
 // The registers that keep weights between instructions are declared in PTX, so that only ptxas knows them. As members of a
-// struct they would pass through every branch and loop of the interpreter, and compilation would take twice as long.
+// struct they would be carried through every branch and loop of the interpreter, and compilation would take twice as long.
 struct Store {};
 template <int K> __device__ __forceinline__ float read_register(const Store&)
 {
@@ -155,7 +155,7 @@ __device__ __forceinline__ int opaque(int v)
     asm volatile("" : "+r"(v));
     return v;
 }
-// The same for a pointer; the compiler still knows that it points to global memory.
+// Hides a pointer's value in the same way; the compiler still knows that it points to global memory.
 template <class T> __device__ __forceinline__ T* opaque(T* p)
 {
     size_t address = __cvta_generic_to_global(p);

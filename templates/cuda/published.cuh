@@ -3,10 +3,10 @@
 #include "timeline.h"
 // ---- the published scheme (VPPS, section III-A): registers hold whole rows of weights; a warp's lanes divide the columns
 //
-// A warp holds R rows of a slot, and a lane C columns of each row: every 32nd one. A product ends with a sum over the lanes.
+// A warp holds R rows of a slot, a lane every 32nd column of them, C in all. A product ends with a sum over the lanes.
 enum {
     TILE = VP_TILE,    // vectors that a thread multiplies at a time
-    STAGE = VP_STAGE,  // stride in floats of vectors in shared memory: the columns of the widest slot
+    STAGE = VP_STAGE,  // stride between vectors in shared memory, in floats: the columns of the widest slot
 };
 
 // Calls f(Slot, number) for the slots of a matrix. Slots are compile-time constants, because registers have no addresses.
@@ -37,8 +37,8 @@ VP_ROUTINE void load(Vp& vp, const Load& i)
     });
 }
 
-// Sums N values at once over the lanes of a warp. In each step a pair of lanes exchanges halves of its values, so that each lane
-// keeps half as many. It recurses, because a loop with a varying number of values would keep them in memory.
+// Sums N values at once over the lanes of a warp. In each step two lanes exchange halves of their values, so that each keeps
+// half as many. It recurses, because a loop with a varying number of values would keep them in memory.
 template <int N, int O, class T> VP_DEVICE void sum_over_lanes(T& v, int l)
 {
     if constexpr (O > 0) {
@@ -56,7 +56,7 @@ template <int N, int O, class T> VP_DEVICE void sum_over_lanes(T& v, int l)
     }
 }
 
-// Index among the N values of lane l's k-th sum, or -1 if another lane has it too.
+// Index, among the N values, of lane l's k-th sum; -1 if another lane also holds that sum.
 template <int N, int O> VP_DEVICE int value_of_lane(int k, int l)
 {
     if constexpr (O == 0) {
@@ -69,7 +69,7 @@ template <int N, int O> VP_DEVICE int value_of_lane(int k, int l)
     }
 }
 
-// Multiplies a slot by NV vectors; `x` is the first, in shared memory. Calls f(row, vector, result) for each result in one lane.
+// Multiplies a slot by NV vectors; `x` is the first, in shared memory. For each result, one lane calls f(row, vector, result).
 template <class S, int NV, class F> VP_DEVICE void slot_product(const Store& store, const float* x, int number, F f)
 {
     enum { N = NV * S::R };
@@ -120,7 +120,7 @@ VP_DEVICE void slot_matvec(Vp& vp, const Matvec& i)
 
 VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i) { slot_matvec(vp, i); }
 
-// dst += W^T x from the rows of W: every virtual processor adds the contribution of its rows (VPPS, section III-C1). The order of
+// dst += W^T x from the rows of W: every virtual processor adds its rows' contribution (VPPS, section III-C1). The order of
 // additions varies, so the last bits of results differ between runs.
 VP_ROUTINE void matvec_transposed(Vp& vp, const MatvecTransposed& i)
 {

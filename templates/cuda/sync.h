@@ -3,7 +3,7 @@
 // ---- signal, wait, and the words of the script, CUDA
 enum {
     OUT_OF_PATIENCE = 2,  // a reason to stop, like UNKNOWN_INSTRUCTION
-    POLLS = 64,          // polls of a counter between two reads of the clock
+    POLLS = 64,          // polls of a counter between two clock reads
     PATIENT_POLLS = 16,  // polls before the first nap
 };
 
@@ -44,7 +44,7 @@ VP_DEVICE bool enter(Vp& vp, const Launch& launch)
     return *verdict() == 0;
 }
 
-// True if the buffer has the whole instruction at `offset`, and its chained tail, if any.
+// True if the buffer holds the whole instruction at `offset`, and its chained tail, if any.
 VP_DEVICE bool is_fetched(const Word* buffer, Word offset)
 {
     if (offset + VP_HEAD_WORDS > SCRIPT_WORDS) return false;
@@ -63,14 +63,14 @@ VP_DEVICE const Word* behind(const Vp& vp)
     return ip + size_of(ip);
 }
 
-// Words of an instruction and of its chained tail. Only the end of the interpreter's loop may call it: if an instruction itself
-// skipped the tail, the compiler would assume that threads diverge there (VP_AGREED).
+// Number of words in an instruction and its chained tail. Only the end of the interpreter's loop may call it: if an instruction
+// itself skipped the tail, the compiler would assume that threads diverge there (VP_AGREED).
 VP_DEVICE Word words_of(const Word* ip)
 {
     return size_of(ip) + (VP_CHAINS && ip[0] >> 16 & CHAINED ? size_of(ip + size_of(ip)) : 0);
 }
 
-// Returns the instruction at the current position, in shared memory. All threads then see the results of the previous one.
+// Returns the instruction at the current position, in shared memory. All threads then see all previous results.
 VP_DEVICE const Word* fetch(Vp& vp)
 {
     __syncthreads();
@@ -79,7 +79,7 @@ VP_DEVICE const Word* fetch(Vp& vp)
     if (!is_fetched(buffer, offset)) {
         __syncthreads();
         const Word last = last_word();
-        // All copies are in flight at once. It is unrolled because NVRTC 13.0 assumes that threads diverge in a loop (VP_AGREED).
+        // All copies are in flight together. Unrolled, because NVRTC 13.0 assumes that threads diverge in a loop (VP_AGREED).
         VP_UNROLL for (int k = 0; k < SCRIPT_WORDS; k += THREADS) {
             const Word word = vp.position + k + thread();
             copy_async4((float*)buffer + k + thread(), (const float*)vp.script + (word < last ? word : last));
@@ -99,12 +99,12 @@ VP_DEVICE void signal(const Vp& vp, const Signal& i)
     if (thread() == 0) add_release(vp.counters + i.counter * COUNTER_WORDS, 1);
 }
 
-// Stops the launch for all virtual processors, because an instruction failed: every wait ends and finds the reason.
+// Stops the launch for all virtual processors, because an instruction failed: every wait ends, and finds the reason.
 VP_DEVICE void stop(const Vp& vp, Word position, unsigned why)
 {
     if (thread() != 0) return;
     store_relaxed(vp.report + 2 + rank(), position);
-    if (compare_and_swap(vp.stopped, 0, 1) != 0) return;  // only once: four marks of 2^30 would overflow to zero
+    if (compare_and_swap(vp.stopped, 0, 1) != 0) return;  // stop only once: four additions of 2^30 would overflow to zero
     store_relaxed(vp.report, position + 1);
     store_relaxed(vp.report + 1, why);
     // Opaque: otherwise the first counter's address occupies registers from the start of the kernel.

@@ -4,7 +4,7 @@
 #include "held.cuh"
 #include "sync.h"
 // ---- tails, CUDA: a thread computes a unit. It reads the addresses of views from the instruction in shared memory when it
-// needs them, because registers have no room for so many addresses beside the weights.
+// needs them, because so many addresses do not fit in registers beside the weights.
 struct Unit {
     const Vp& vp;
     const Word* views;

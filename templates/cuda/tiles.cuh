@@ -3,13 +3,13 @@
 #include "matrix.cuh"
 // ---- weight gradients: G = sum over n vertices of dy x^T, in tiles of 128 rows by 64 columns
 //
-// The vertices are divided into segments by n alone. Pairs of a tile and a segment are dealt to virtual processors round-robin;
-// each yields a partial tile in memory. After a barrier, the owners of elements of G add up the partial tiles in order, so that
-// bits depend on n alone. If there are enough tiles for all, one virtual processor sums all segments of a tile directly.
+// The number n alone determines the segments of vertices. Pairs of a tile and a segment are dealt to virtual processors
+// round-robin; each yields a partial tile in memory. After a barrier, the owners of G's elements add up the partial tiles in
+// order, so that bits depend only on n. If there are enough tiles for all, one virtual processor sums a tile's segments directly.
 enum {
     TALL = VP_GRADIENT_ROWS, WIDE = VP_TILE_COLUMNS, TILE_FLOATS = TALL * WIDE,
-    VERTICES = VP_GRADIENT_VERTICES,  // vertices copied and multiplied between barriers of the block
-    PITCH = TALL + WIDE,   // stride of vertices in floats: dy, then x
+    VERTICES = VP_GRADIENT_VERTICES,  // vertices copied and multiplied between block barriers
+    PITCH = TALL + WIDE,   // stride between vertices in floats: dy, then x
 };
 
 VP_DEVICE float* tile_memory() { return block_memory(); }
@@ -25,13 +25,13 @@ struct GradientTiles {
     }
 };
 
-// A thread's part of the copies: four adjacent columns of dy or x. It has no shuffles, because the compiler would emit the loop
-// twice (VP_AGREED).
+// A thread's part of the copies: four adjacent columns of dy or x. It uses no shuffles, because the compiler would emit the
+// loop twice (VP_AGREED).
 struct FourColumns {
     Operand rows;
     int column, end, left;  // first column, end of all columns, and number of columns contiguous in memory
 
-    // For an operand that has columns [first, behind) of `all` columns.
+    // For an operand that holds columns [first, behind) out of `all` columns.
     VP_DEVICE FourColumns(const Operand& of, int first, int at, int behind, int all) : rows(of), column(at), end(all), left(behind - at)
     {
         (rows.indexed ? rows.step : rows.address) += least(at, all - 1) - first;
@@ -48,7 +48,7 @@ struct FourColumns {
         }
         return {x, first, at, first + width, columns};
     }
-    // Starts to load the address of vertex r, without a wait. The caller adds `beside` later.
+    // Starts to load the address of vertex r, without waiting. The caller adds `beside` later.
     VP_DEVICE Word look_up(int r) const
     {
         const Word listed = rows.script[rows.indexed ? rows.address + r : 0];
@@ -75,7 +75,7 @@ struct FourColumns {
     }
 };
 
-// Adds the products of n vertices; zeros follow the last one.
+// Adds the products of n vertices; zeros follow the last vertex.
 VP_DEVICE void add_products(const float* at, int n, int row, int column, float (&sum)[8][4])
 {
     enum { AT_ONCE = 8 };  // vertices with loads in flight
@@ -94,7 +94,7 @@ VP_DEVICE void add_products(const float* at, int n, int row, int column, float (
 VP_DEVICE bool is_small(float x) { return fabsf(x) < 0x1p56f; }
 
 // Computes the product of vertices [from, to) for the tile at (row0, column0); adds to `result` if `adds`. Sums of dy go to
-// `sums`, unless it is null. A warp has 32 by 32 elements of the tile, a lane 8 rows by 4 columns.
+// `sums`, unless it is null. A warp sums 32 by 32 elements of the tile, a lane 8 rows by 4 columns.
 VP_DEVICE void partial_tile(
     const Vp& vp, const OuterTiles& i, int row0, int column0, int from, int to, bool adds, float* result, float* sums)
 {
@@ -103,7 +103,7 @@ VP_DEVICE void partial_tile(
     const int row = warp / 2 * 32 + lane / 8 * 4, column = warp % 2 * 32 + lane % 8 * 4;
     const int n = to - from, stages = (n + VERTICES - 1) / VERTICES;
     const bool is_inside = row0 + warp / 2 * 32 < i.head.width && column0 + warp % 2 * 32 < (int)i.columns;
-    // A thread copies four columns of dy of every eighth vertex, and of x of every sixteenth.
+    // A thread copies four columns of dy for every eighth vertex, and four columns of x for every sixteenth.
     enum { OF_DY = VERTICES / WARPS, TIMES = OF_DY + (VERTICES + 2 * WARPS - 1) / (2 * WARPS) };
     const FourColumns dy = FourColumns::of_dy(i, row0 + lane * 4);
     const FourColumns x = FourColumns::of_x(vp, i, column0 + lane % (WARP / 2) * 4);
@@ -206,7 +206,7 @@ VP_ROUTINE void outer_tiles(Vp& vp, const OuterTiles& i)
     forget_weights(vp);
 }
 
-// Four adjacent elements of a row of G.
+// Four adjacent elements in a row of G.
 struct GradientQuad {
     int row, column, inside;  // inside: how many of the four are in the matrix
     float g[4];

@@ -1,14 +1,14 @@
 #pragma once
 #include "sync.h"
 // ---- timeline, CUDA: records the instructions of every thread block. A kernel has this file, and the lines that begin with
-// VP_TIMELINE, only if it was rendered to record timelines. Other kernels pay nothing.
+// VP_TIMELINE, only if it was rendered to record timelines. Other kernels have no cost.
 //
-// Thread 0 writes a stamp at the start of each instruction, when the previous one has ended for all threads. A stamp has exact
+// Thread 0 writes a stamp at the start of each instruction, after all threads have ended the previous one. A stamp holds exact
 // cycles, but each multiprocessor has a separate cycle counter whose rate changes. At the start and end of a launch, thread 0
-// also reads the clock of the whole GPU, just after one of its steps, which take up to a microsecond. From both clocks the host
-// computes nanoseconds (vpps/runtime/stamps.py).
+// also reads the clock of the whole GPU, just after it has advanced; its steps are up to a microsecond. From both clocks the
+// host computes nanoseconds (vpps/runtime/stamps.py).
 
-// The start of an instruction, or the end of the last one. Mirrors STAMP there.
+// The start of an instruction, or the end of the last one. Mirrors STAMP in stamps.py.
 struct Stamp {
     unsigned long long cycles;
     unsigned position;  // script position; meaningless at the end
@@ -19,10 +19,10 @@ struct Clocks {
     unsigned long long nanoseconds, cycles;  // both clocks at one moment
 };
 
-// The recording of a virtual processor; zero before a launch. Mirrors TRACK there.
+// The recording of a virtual processor; zero before a launch. Mirrors TRACK in stamps.py.
 struct alignas(128) Track {
     Clocks begun, ended;
-    unsigned long long stamps;  // number of stamps, including those without room
+    unsigned long long stamps;  // number of stamps, including those that were not stored for lack of room
 };
 
 #ifdef VP_SIMT
@@ -57,7 +57,7 @@ VP_DEVICE void count_floats(const Vp&, size_t floats)
     if (thread() == 0) floats_counted() += (unsigned)floats;
 }
 
-// Counts `floats` floats for each element of the tiles that this virtual processor owns of a matrix or its gradient.
+// Counts `floats` floats for each element of this virtual processor's tiles of a matrix or its gradient.
 template <class Args> VP_DEVICE void count_tiles(const Vp& vp, const Args& i, size_t floats)
 {
     const int columns = (int)i.columns;
@@ -67,14 +67,14 @@ template <class Args> VP_DEVICE void count_tiles(const Vp& vp, const Args& i, si
     count_floats(vp, elements * floats);
 }
 
-// Its state is in shared memory and in the launch's parameters, so that it keeps no register between instructions.
+// Its state is in shared memory and in the launch's parameters, so that it occupies no register between instructions.
 class Recorder {
     const Vp& vp;
     const Launch& launch;
 
     VP_DEVICE void stamp() const
     {
-        const unsigned k = stamps_written()++;  // k-th stamps of all are adjacent: one copy by the host
+        const unsigned k = stamps_written()++;  // all k-th stamps are adjacent, so that the host needs one copy
         Stamp* stamps = (Stamp*)(launch.recording + everyone());
         if (k < launch.room) stamps[(size_t)k * everyone() + rank()] = {cycles(), vp.position, floats_counted()};
         floats_counted() = 0;

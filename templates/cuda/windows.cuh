@@ -8,11 +8,11 @@
 // small for the whole matrix, it holds a chunk of columns at a time.
 VP_DEVICE float* windows() { return block_memory() + VP_WINDOWS_AT; }
 VP_DEVICE int& shown(const Dense& m) { return ((int*)(windows() + VP_WINDOW_FLOATS))[m.window]; }  // current matrix and chunk
-// Columns padded with zeros to a multiple of those that are multiplied at a time; stride of vectors in floats.
+// Columns padded with zeros to a multiple of those multiplied at a time; then the stride between vectors in floats.
 VP_DEVICE int padded(int columns, int kind) { return kind ? (columns + 31) & ~31 : (columns + 7) & ~7; }
 VP_DEVICE int pitch_of(int columns, int kind) { return padded(columns, kind) + 4; }  // eight vectors start in different banks
 
-// Four words of a row in the format of a window: four floats, or eight columns in bf16.
+// Four words of a row in window format: four floats, or eight columns in bf16.
 VP_DEVICE float4 quad_of(const Dense& m, const float* row, int quad, int columns, bool by_fours)
 {
     const auto four = [&](int at) -> float4 {
@@ -30,7 +30,7 @@ VP_DEVICE float4 quad_of(const Dense& m, const float* row, int quad, int columns
     return four(4 * quad);
 }
 
-// Calls f(first register, row, quad) for each quad of words that the thread's registers hold of the matrix with this number.
+// Calls f(first register, row, quad) for each quad of words of matrix `number` that the thread's registers hold.
 template <class F> VP_DEVICE void for_quads_in_registers(int number, int rows, int quads, F f)
 {
     for_numbers<VP_HOMES>([&](auto home) {
@@ -44,7 +44,7 @@ template <class F> VP_DEVICE void for_quads_in_registers(int number, int rows, i
     });
 }
 
-// Starts copies of a chunk of the owned rows, or of all columns, to the window.
+// Starts to copy a chunk of the owned rows, or all their columns, to the window.
 VP_DEVICE void bring_rows(const Vp& vp, const Dense& m, const Owned& owned, Word weights, int columns, int chunk)
 {
     const bool by_fours = ((weights | (Word)columns) & 3) == 0;

@@ -4,7 +4,7 @@
 // ---- dropout, host: random words for a block of units at once
 enum { RANDOM_LANES = 16, RANDOM_BLOCK = 4 * RANDOM_LANES };  // counters in parallel; units per block
 
-// Random words of a row's units [64 block, 64 block + 64). Lane l's counter yields those of units l, 16 + l, 32 + l, 48 + l.
+// Random words of a row's units [64 block, 64 block + 64). Lane l's counter is for units l, 16 + l, 32 + l, 48 + l.
 VP_DEVICE void random_words(Word* words, const Word* key, Word block, Word position, Word call, Word number)
 {
     const Word k0 = key[0], k1 = key[1];

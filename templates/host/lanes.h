@@ -3,7 +3,7 @@
 // ---- vector registers, host
 typedef float Lanes __attribute__((vector_size(VP_LANES * 4)));
 enum { REGISTERS = VP_PANEL / VP_LANES };  // vector registers that a panel's rows fill
-enum { LINE = 16 };                         // floats of a cache line
+enum { LINE = 16 };                         // floats per cache line
 
 // a * b + c, fused like fma_, for a vector register. The compiler also vectorises loops over lanes, but it may keep their
 // sums in memory. Values of this type stay in registers.
@@ -33,7 +33,7 @@ VP_DEVICE Lanes lanes_at(const float* p)
 }
 VP_DEVICE void put_lanes(float* p, Lanes x) { memcpy(p, &x, sizeof x); }
 
-// Loads lanes for several products. Otherwise the compiler may reload them for each, and loads would limit the speed.
+// Loads lanes that several products share. Otherwise the compiler may reload them, and loads would limit the speed.
 VP_DEVICE Lanes kept_lanes_at(const float* p)
 {
     Lanes x = lanes_at(p);

@@ -6,8 +6,8 @@
 // ---- the machine, host: OS threads as virtual processors. They live from open to close and sleep between launches.
 //
 // Waking a thread takes longer than many launches of a single example. If the caller waits for a launch at once, the
-// calling thread is the first virtual processor (`helped`), whose own thread sleeps on. The other threads are woken when
-// the caller starts planning, and spin for a while.
+// calling thread is the first virtual processor (`helped`), whose own thread keeps sleeping. The other threads are woken
+// when the caller starts planning, and spin for a while.
 struct Machine {
     pthread_mutex_t lock;
     pthread_cond_t start, first, done;  // `first`: like `start`, for the first virtual processor
@@ -32,10 +32,10 @@ struct Machine {
 VP_GLOBAL void vpps_kernel(Vp vp);
 enum {
     SPINS = 100,        // about two microseconds, the length of a wait when all virtual processors run at once
-    AWAKE_US = 500,     // spin time for an announced launch; planning for few examples takes less
+    AWAKE_US = 500,     // spin time for an announced launch; planning for few examples takes less time
 };
 
-// Executes one virtual processor's part of the launch, with default rounding and denormals whatever the process has set.
+// Executes one virtual processor's part of the launch, with default rounding and denormals, whatever the process's modes.
 static void execute(Machine& m, Vp vp, int id)
 {
     fenv_t before;
@@ -95,9 +95,9 @@ static void* vpps_thread(void* argument)
 }
 
 // Moves virtual processors off the core of the launching thread, if there are enough other cores. That thread keeps
-// running, or is the first virtual processor. Returns true if all the others avoid its core. If Linux considers the cores
-// well used, it wakes a thread on the core where it ran last, even a busy one. The launching thread would then wait until
-// the virtual processor has ended, which takes longer than most launches.
+// running, or is the first virtual processor. Returns true if all other virtual processors avoid its core. If Linux
+// considers the cores well used, it wakes a thread on the core where the thread last ran, even if that core is busy. The
+// launching thread would then wait until the virtual processor has ended, which takes longer than most launches.
 static bool keep_off(Machine& m)
 {
 #if defined(__linux__)
@@ -149,8 +149,8 @@ void vpps_close(Machine* m)
     free(m);
 }
 
-// Start `count` virtual processors; null if the system has no more threads. If they outnumber the cores, a spinning thread
-// would block the thread that it waits for, so waits yield at once (a barrier of 16 on one core takes 25 us, not 60).
+// Start `count` virtual processors; null if the system cannot create the threads. If they outnumber the cores, a spinning
+// thread would block the thread that it waits for, so waits yield at once (a barrier for 16 on one core takes 25 us, not 60).
 Machine* vpps_open(int count, int cores)
 {
     Machine* m = (Machine*)calloc(1, sizeof(Machine));
@@ -251,7 +251,7 @@ long vpps_wait(Machine* m, int milliseconds)
     return result;
 }
 
-// Apply one elementary function to an array, for tests and benchmarks.
+// Apply an elementary function to an array, for tests and benchmarks.
 void vpps_apply(int function, const float* x, float* y, long n)
 {
     switch (function) {

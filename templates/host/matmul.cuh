@@ -4,8 +4,8 @@
 // that depends only on the shapes: by one chain of fused multiply-adds or, for few rows times a transposed matrix, by 16
 // strided sums (reduce_sum), which need no transposed copy.
 enum {
-    MATMUL_DEPTH = 128,   // depth of a packed block of B, which stays in the L1 cache with its panel's columns
-    MATMUL_PACK = 12,     // minimum number of rows for which packing pays
+    MATMUL_DEPTH = 128,   // depth of a packed block of B, which stays in the L1 cache together with its panel's columns
+    MATMUL_PACK = 12,     // minimum number of rows for which packing pays off
     MATMUL_BLOCK = 4096,  // floats of unpacked B that stay in the L1 cache
     MATMUL_DOTS = 8,      // with fewer rows, products with a transposed B are dot products
 };
@@ -22,8 +22,8 @@ struct Factors {
 };
 enum { NO_PANELS = 1 << 30 };
 
-// MR rows by NL registers of y: y = (or +=) sum over `count` matrices A of A B, with `depth` terms for each A. The rows of
-// A start at a[v] + from; the rows of B for consecutive A follow each other.
+// MR rows by NL registers of y: y = (or +=) sum over `count` matrices A of A B, with `depth` terms for each A. A's rows
+// start at a[v] + from; the rows of B that belong to consecutive matrices A follow each other.
 template <int NL, int MR, class E>
 static void product_block(float* y, size_t y_row, const E* const* a, int count, size_t from, const Factors& f,
                           const E* b, size_t b_row, int depth, bool add)
@@ -52,7 +52,7 @@ static void product_block(float* y, size_t y_row, const E* const* a, int count, 
         VP_UNROLL for (int l = 0; l < NL; l++) put_lanes(y + r * y_row + l * VP_LANES, sum[r][l]);
 }
 
-// A block of n rows, at most MR.
+// Multiplies a block of n <= MR rows.
 template <int NL, int MR, class... Args> VP_DEVICE void product_pass(int n, Args... args)
 {
     if (n == MR) return product_block<NL, MR>(args...);
@@ -89,7 +89,7 @@ VP_DEVICE void pack_panel(float (*packed)[VP_PANEL], const Factors& f, int k0, i
         for (int p = valid; p < VP_PANEL; p++) packed[k][p] = 0.f;
 }
 
-// Prefetches the next data piece by piece: `lines` cache lines of each of `rows` rows of each of `count` matrices.
+// Prefetches the next data piece by piece: `lines` cache lines per row, for `rows` rows in each of `count` matrices.
 struct RowPrefetch {
     const float* const* at;
     int count;
@@ -103,7 +103,7 @@ struct RowPrefetch {
     }
 };
 
-// Multiplies any number of rows in one panel of `count` matrices op(A) by up to a panel of columns. B has whole registers.
+// Multiplies any number of rows in one panel of `count` matrices op(A) by up to a panel of columns. B fills whole registers.
 template <class E>
 static void product_rows(float* y, size_t y_row, const E* const* a, int count, int rows, const Factors& f, const E* b,
                          size_t b_row, int depth, bool add, int valid, const RowPrefetch& ahead)
@@ -354,7 +354,7 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
             count_floats(vp, (size_t)(to - from) * VP_PANEL);
             memset(tile(panel, from), 0, (size_t)(to - from) * VP_PANEL * sizeof(float));
         });
-    // The tile's rows are rows of M; its columns are a panel of rows of dY.
+    // The tile's rows are rows of M; its columns are a panel's rows of dY.
     Factors f = {nullptr, nullptr, NO_PANELS, 0, (size_t)columns, 1, columns, rows, true};
     for (int r = 0; r < i.head.n; r += pass) {
         const int count = least(pass, i.head.n - r);
@@ -379,7 +379,7 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
                     const float *a[MATMUL_DEPTH], *next[MATMUL_DEPTH];
                     const size_t at = (size_t)(c - first) * columns + k;
                     for (int v = 0; v < count; v++) a[v] = x.row(r + v) + at;
-                    // Prefetch matrices of the next pass: M with the last panel, dY with the first tiles of earlier panels.
+                    // Prefetch the next pass's matrices: M in the last panel, dY in the first tiles of earlier panels.
                     const bool is_last = panel == last_panel;
                     const int row = is_last ? 0 : share(rows, panel, last_panel), line_count = (depth + LINE - 1) / LINE;
                     const int rows_ahead = is_last ? n : c ? 0 : share(rows, panel + 1, last_panel) - row;

@@ -4,16 +4,16 @@
 // ---- gradients and steps of packed matrices, host (layout: products.cuh)
 enum { OUTER_ROWS = 128 };  // vectors per pass, so that they stay in the L1 cache
 
-// Streams of consecutive floats to prefetch: one cache line per summed row. After them, prefetches repeat a resident line.
+// Streams of consecutive floats to prefetch: one cache line per summed row. Later prefetches repeat a resident line.
 struct Prefetch {
-    enum { MOST = 5, ROWS = MOST * VP_VECTORS * VP_PANEL / LINE };  // with fewer rows only a part, which costs more
+    enum { MOST = 5, ROWS = MOST * VP_VECTORS * VP_PANEL / LINE };  // with fewer rows, partial prefetches are slower
     const float* streams[MOST];
     int count = 0;
     VP_DEVICE void add(const float* p) { if (p) streams[count++] = p; }
 };
 
-// NC columns of one panel: to = from + dy x^T over up to OUTER_ROWS vectors (from null: zero). Also prefetches a line at
-// each later[k] + offset.
+// NC columns of one panel: to = from + dy x^T over up to OUTER_ROWS vectors (a null `from` means zeros). Also prefetches
+// a line at each later[k] + offset.
 template <int NC, class E, class L>
 static void outer_columns(float* to, const float* from, const E* const* x, size_t column, const E (*dy)[VP_PANEL],
                           int n, const L* const* later, size_t offset, const Prefetch& ahead)
@@ -33,7 +33,7 @@ static void outer_columns(float* to, const float* from, const E* const* x, size_
             decltype(kept_lanes_at(v)) d[REGISTERS];
             VP_UNROLL for (int q = 0; q < REGISTERS; q++) d[q] = kept_lanes_at(dy[k] + q * VP_LANES);
             VP_UNROLL for (int c = 0; c < NC; c++) {
-                asm("" : "+r"(v));  // prevents one load with shuffles, which are slower than broadcasts from memory
+                asm("" : "+r"(v));  // prevents a load with shuffles, which are slower than broadcasts from memory
                 const auto e = all_lanes(v[c]);
                 VP_UNROLL for (int q = 0; q < REGISTERS; q++) sum[c][q] = fma_lanes(d[q], e, sum[c][q]);
             }
@@ -47,7 +47,7 @@ static void outer_columns(float* to, const float* from, const E* const* x, size_
     }
 }
 
-// Up to R rows from `row` on of a panel with few rows, by FEW_COLUMNS columns. Lanes hold columns, so that none is idle.
+// Up to R rows (from `row`) of a panel with few rows, by FEW_COLUMNS columns. Lanes hold columns, so that none is idle.
 enum { FEW_COLUMNS = 4 * VP_LANES, FEW_ROWS = most(1, VP_VECTORS * REGISTERS / 5) };
 template <int R, class E>
 static void outer_rows(float* to, const float* from, const E* const* x, size_t column, const E (*dy)[VP_PANEL],
@@ -100,7 +100,7 @@ VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S add_prefetch
     const float *x[OUTER_ROWS], *next[OUTER_ROWS], *beside[OUTER_ROWS];
     const int last_panel = OwnTiles(vp, rows, columns).last_panel();
     float dy[OUTER_ROWS][VP_PANEL], finished[FINISH ? VP_TILE_COLUMNS * VP_PANEL : 1];
-    const int passes = most(1, (n_rows + OUTER_ROWS - 1) / OUTER_ROWS);  // with no rows, one pass makes a zero gradient
+    const int passes = most(1, (n_rows + OUTER_ROWS - 1) / OUTER_ROWS);  // without rows, one pass writes a zero gradient
     for (int pass = 0; pass < passes; pass++) {
         const int r = pass * OUTER_ROWS, n = least(OUTER_ROWS, n_rows - r);
         const bool fresh = pass == 0 && !accumulate, last = FINISH && pass == passes - 1;
@@ -128,7 +128,7 @@ VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S add_prefetch
                 const int stop = least(to, first + width);
                 float* g = vp.pool + i.gradient + ((size_t)panel * columns + c) * VP_PANEL;
                 const float* before = fresh ? nullptr : g;
-                // Prefetch vectors of the next pass with the last panel, and the next panel's rows of dy with other panels.
+                // Prefetch the next pass's vectors in the last panel, and the next panel's rows of dy in other panels.
                 const bool at_last_panel = panel == last_panel, rows_beside = !at_last_panel && c < 2 * VP_VECTORS;
                 const float* const* later = at_last_panel ? next : rows_beside ? beside : x;
                 const size_t offset = !rows_beside ? c - first : c < VP_VECTORS ? 0 : LINE;
@@ -136,7 +136,7 @@ VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S add_prefetch
                 ahead.add(before);
                 if (last) g = finished + (c - from) * VP_PANEL;
                 if (last && n >= Prefetch::ROWS) add_prefetches(panel, c, ahead);
-                const bool few = valid <= VP_PANEL / 2 && n >= 3 * valid && c + FEW_COLUMNS <= stop;  // pays only then
+                const bool few = valid <= VP_PANEL / 2 && n >= 3 * valid && c + FEW_COLUMNS <= stop;  // else it is slower
                 const int step = few ? FEW_COLUMNS : c + VP_VECTORS <= stop ? VP_VECTORS : c + 4 <= stop ? 4 : 1;
                 if (few) {
                     if (!before || last) memset(g, 0, FEW_COLUMNS * VP_PANEL * sizeof(float));  // the panel's padding rows
@@ -266,7 +266,7 @@ VP_ROUTINE void store_pairs(const Vp& vp, const float* w, float* transposed, int
 
 // Steps a tile of a matrix, columns [from, to) of a panel, and also writes the new weights to the packed transpose.
 // FUSED: g is in the cache. Whole squares of VP_LANES are transposed in registers, because storing single floats would take
-// as long as the rest.
+// as long as the rest of the step.
 template <class Rule, bool FUSED, class Args>
 VP_DEVICE void update_tile(const Vp& vp, const Args& i, const Hyper& h, const float* g, int panel, int from, int to)
 {

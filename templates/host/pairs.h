@@ -1,6 +1,6 @@
 #pragma once
 #include "lanes.h"
-// ---- pairs of bf16, host: a word holds two consecutive terms of a product's sum, the first one in its lower half. They are
+// ---- pairs of bf16, host: a word holds two consecutive terms of a product's sum, the first in its lower half. They are
 // multiplied by AVX512_BF16's vdpbf16ps, or elsewhere by code with the same bits: the product of the upper halves is added
 // first, each addition rounds once, and denormals are zero, also among results. Two exceptions: aarch64 also zeroes sums
 // that only rounding makes normal, and processors without a mode for this keep denormals.

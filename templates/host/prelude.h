@@ -21,7 +21,7 @@
 #define VP_GLOBAL static
 #define VP_ROUTINE static __attribute__((noinline))  // an instruction; inlining all of them makes compiling 6x slower
 #define VP_SIMD _Pragma("omp simd")
-#define VP_INLINE __attribute__((always_inline))  // for lambdas: one that is called twice and not inlined is not vectorised
+#define VP_INLINE __attribute__((always_inline))  // for lambdas: a lambda called twice, not inlined, is not vectorised
 #define VP_ROLLED
 #define VP_OPAQUE(x) (x)
 #define VP_AGREED(x) (x)
@@ -70,13 +70,13 @@ struct Vp {
     float* pool;           // all floats: weights, gradients, activations
     const Word* script;    // this launch's script
     unsigned* counters;    // this launch's counters, a 128-byte line each
-    const TailEntry* tails;  // entries of all libraries, terminated by one with a null `run`
+    const TailEntry* tails;  // entries of all libraries; the last entry has a null `run`
     unsigned* stopped;     // if not zero: position + 1 of the instruction that stopped the launch
     int spins;             // number of polls in a wait before it lets another thread run
     float gradient_scale;  // from clipping by global norm
     Word position;         // script position of the current instruction
     Slices slices;         // this virtual processor's part of its result
-    int why = 0;           // reason to stop the launch; 0: none
+    int why = 0;           // reason to stop the launch; 0: no reason
     struct Timeline* timeline = nullptr;  // its recording, if any
     struct Scratch* scratch = nullptr;    // its scratch memory, if products may round (host/pairs.h)
 };
@@ -84,7 +84,7 @@ struct Vp {
 // ---- loops of a virtual processor over its slice: a host thread works sequentially, in vector registers
 enum {
     STRIP = 64,    // units of a row whose sums stay in registers
-    ONE_LOOP = 0,  // 0: a separate loop for each kind of operands, so that the compiler vectorises the common ones
+    ONE_LOOP = 0,  // 0: a separate loop for each kind of operands, so that the compiler vectorises the common kinds
 };
 
 // Calls body(setup(r), u) for rows r in [r0, r1) and units u in [u0, u1). Bodies are independent of each other.
@@ -145,7 +145,7 @@ template <class F> VP_DEVICE float reduce_sum(int n, F f)
 
 template <bool NANS = true, class F> VP_DEVICE float reduce_max(int n, F f)
 {
-    const auto larger = [](float v, float top) VP_INLINE { return v > top || v != v ? v : top; };  // a NaN stays
+    const auto larger = [](float v, float top) VP_INLINE { return v > top || v != v ? v : top; };  // keeps a NaN
     float top = f(0), tops[32];
     int i = 0;
     if (n >= 32) {
@@ -209,8 +209,8 @@ template <class F> VP_DEVICE int arg_max(int n, F f)
 // The sum of reduce_sum, computed by all threads of a virtual processor.
 template <class F> VP_DEVICE float sum_of_all(const Vp&, int n, F f) { return reduce_sum(n, f); }
 
-// Calls put(u, sum over k < n of f(k)[u]) for units u < width <= WIDEST of one row. Sums run in chunks, which keeps the
-// rounding error of long sums small, and the sums of a strip stay in registers.
+// Calls put(u, sum over k < n of f(k)[u]) for units u < width <= WIDEST of one row. Terms are summed in chunks, which
+// keeps the rounding error of long sums small; a strip's sums stay in registers.
 enum { CHUNK = 64 };
 template <int WIDEST = STRIP, class F, class Put> VP_DEVICE void sum_strip(int n, int width, F f, Put put)
 {
@@ -242,6 +242,6 @@ template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u
     }
 }
 
-// True if there are few sums with so many terms that all threads compute one sum after the other.
+// True if the sums are so few and so long that all threads should compute one after the other.
 VP_DEVICE bool few_long_sums(int, int, int) { return false; }
 template <class F> VP_DEVICE float sum_by_block(int, F) { return 0.f; }

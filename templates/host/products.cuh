@@ -4,9 +4,9 @@
 #include "sync.h"
 #include "timeline.h"
 // ---- products with packed matrices, host. Layout of a matrix (rows, columns): [panel][column][VP_PANEL], with panels of
-// VP_PANEL rows; zero rows pad the last panel. A panel's rows fill the lanes of vector registers. Every row's sum runs over
-// the columns in order, whatever the tile, so results do not depend on slicing. The transpose is packed the same way, so
-// that both products stream panels and no VP adds into another's rows.
+// VP_PANEL rows; zero rows pad the last panel. A panel's rows fill the lanes of vector registers. Every row is summed over
+// the columns in order, in every tile, so results do not depend on slicing. The transpose is packed the same way, so that
+// both products stream panels and no VP adds into another VP's rows.
 
 // Vectors of a product: floats in segments, or pairs of bf16 made from them.
 struct Floats : Segments {
@@ -117,7 +117,7 @@ template <int NV, class X> VP_DEVICE void one_panel(const Vp& vp, const Matvec& 
     panel_product<1, NV, 1>(vp, i, x, panel, row);
 }
 
-// NV vectors from r0 on, fewer than a pass takes, times panels [p0, p1), NP panels at a time.
+// NV vectors, starting at r0 and fewer than in a full pass, times panels [p0, p1), NP panels at a time.
 template <int NP, int NV, class X>
 VP_DEVICE void few_vectors(const Vp& vp, const Matvec& i, const X& x, int r0, int p0, int p1)
 {
@@ -140,7 +140,7 @@ template <int NV> VP_DEVICE constexpr int panels_at_once()
     return n;
 }
 
-// n vectors, from two to NV, times one panel.
+// Two to NV vectors (n), times one panel.
 template <int NV, class X> VP_DEVICE void one_pass(const Vp& vp, const Matvec& i, const X& x, int panel, int row, int n)
 {
     if (n == NV) return one_panel<NV>(vp, i, x, panel, row);
@@ -149,8 +149,8 @@ template <int NV, class X> VP_DEVICE void one_pass(const Vp& vp, const Matvec& i
 
 enum { BLOCK_FLOATS = 1 << 16 };  // most floats of vectors in a block: 256 KiB
 
-// Multiplies panel by panel: a panel is read once and stays in the cache for all vectors. With few vectors a pass takes
-// several panels, to keep as many sums in flight.
+// Multiplies panel by panel: a panel is read once and stays in the cache for all vectors. With few vectors, a pass
+// multiplies several panels, to keep enough sums in flight.
 template <class X>
 VP_ROUTINE void panels_product(const Vp& vp, const Matvec& i, const X& x, int r0, int r1, int p0, int p1)
 {
@@ -171,7 +171,7 @@ VP_ROUTINE void panels_product(const Vp& vp, const Matvec& i, const X& x, int r0
 }
 
 // dst = W x + bias for n vectors; x may consist of several segments (a concatenation that is never materialised). Many
-// vectors are split into nearly equal blocks, which stay in the L2 cache while all panels pass.
+// vectors are split into nearly equal blocks, which stay in the L2 cache while all panels are multiplied.
 VP_ROUTINE void matvec(const Vp& vp, const Matvec& i)
 {
 #if VP_ROUNDS

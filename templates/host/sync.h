@@ -1,7 +1,7 @@
 #pragma once
 #include "instructions.h"
 // ---- signal and wait, host. A counter's line holds the number of signals, and the number of sleeping virtual processors.
-enum { YIELDS = 20 };  // yields of a wait after its spins, before it sleeps
+enum { YIELDS = 20 };  // yields in a wait, after it spins and before it sleeps
 
 #if defined(__linux__)
 // The signal that reaches a sleeper's target wakes it by bit target % 32. Signals 32 apart also wake it; it then polls again.
@@ -59,7 +59,7 @@ VP_DEVICE void stop(const Vp& vp, Word position, int)
 {
     unsigned none = 0;
     if (!__atomic_compare_exchange_n(vp.stopped, &none, position + 1u, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-        return;  // only once: four marks of 2^30 would overflow to zero
+        return;  // stop only once: four additions of 2^30 would overflow to zero
     for (int c = 0; c < COUNTERS; c++) {
         __atomic_fetch_add(vp.counters + c * COUNTER_WORDS, (unsigned)STOPPED, __ATOMIC_SEQ_CST);
         wake(vp.counters + c * COUNTER_WORDS, ~0u);

@@ -2,7 +2,7 @@
 #include "../tails.cuh"
 #include "instructions.h"
 // ---- tails, host: they are compiled into a library (templates/tails.cpp.j2) separate from the kernel, which serves every
-// model. Sums of listed rows are computed strip by strip; all else is one vector loop.
+// model. Sums of listed rows are computed strip by strip; the rest is one vector loop.
 
 // A program's interface to one unit of a row. Views are numbered in this order: sums, loads, constants, stores.
 struct Unit {
@@ -24,7 +24,7 @@ template <class Program> static void run_tail(const Vp& vp, const Tail& i)
 {
     enum { VIEWS = Program::VIEWS, SUMS = Program::SUMS };
     Operand of[VIEWS];
-    int use[VIEWS];  // USE_*, in place of other segments' width
+    int use[VIEWS];  // USE_*, where other segments have their width
     float constants[VIEWS];
     for (int k = 0; k < VIEWS; k++) {
         of[k] = segment(vp, i.views, k, &use[k]);

@@ -1,10 +1,10 @@
 #pragma once
 #include "prelude.h"
-// ---- timeline, host: records the instructions of every virtual processor, in launches that have memory for it.
+// ---- timeline, host: records the instructions of every virtual processor, in launches with memory for it.
 
 // An executed instruction. Mirrors RECORD in vpps/runtime/recording.py.
 struct Record {
-    int64_t start, end;  // nanoseconds of the clock of Python's time.perf_counter_ns
+    int64_t start, end;  // in nanoseconds, on the clock of Python's time.perf_counter_ns
     uint64_t bytes;      // bytes of weights, gradients and moments that its routine read and wrote
     uint32_t position;   // script position
     uint32_t vp;
@@ -34,7 +34,7 @@ VP_DEVICE void count_floats(const Vp& vp, size_t floats)
     if (vp.timeline) vp.timeline->bytes += floats * sizeof(float);
 }
 
-// Records consecutive instructions. It reads the clock once between two, as the end of the first and start of the second.
+// Records consecutive instructions. It reads the clock once between two: the end of one is the start of the next.
 class Recorder {
     const Vp& vp;
     int64_t start = 0;

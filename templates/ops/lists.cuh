@@ -2,12 +2,12 @@
 #include "../elementwise.cuh"
 #include "rowwise.cuh"
 // ---- instructions on lists: n counts vertices, and operands are rows of the elements in the vertices' lists
-// Elements [from, to) of a vertex's list, and `width` units from `unit` on.
+// Elements [from, to) of a vertex's list, and `width` units, starting at `unit`.
 struct Strip {
     int vertex, from, to, unit, width;
     VP_DEVICE float* row(const Operand& x, int r) const { return x.row(r) + unit; }
 
-    // total[u] = sum over the elements; f(element, part) adds to part[u]. Chunks keep the rounding error of long lists small.
+    // total[u] = sum over the elements; f(element, part) adds to part[u]. Chunks keep rounding errors of long lists small.
     template <class F> VP_DEVICE void sum(float* total, F f) const
     {
         float part[STRIP];
@@ -29,8 +29,8 @@ template <auto F, class Args> VP_ROUTINE void lists(const Vp& vp, const Args& i)
     });
 }
 
-// ---- device code of the ops on lists. In backward, a holds the results if the op has one per element, else the elements;
-// dy holds the gradients of the results.
+// ---- device code of the ops on lists. In backward, a holds the results if the op has a result per element, else the
+// elements; dy holds the gradients of the results.
 
 // Sign is 1 for the largest, -1 for the smallest.
 template <int Sign> struct ListExtremum {
@@ -97,7 +97,7 @@ struct ListSoftmax {
             VP_SIMD for (int u = 0; u < s.width; u++) y[u] *= total[u];
         }
     }
-    // y (dy - sum of y dy). The dy of the largest y is subtracted from all dy first: if one y is nearly 1, the others count.
+    // y (dy - sum of y dy). The dy of the largest y is subtracted from all dy first: if a y is nearly 1, the others matter.
     VP_DEVICE static void backward(const ListMapGrad& i, const Strip& s)
     {
         if (s.from == s.to) return;

@@ -15,9 +15,9 @@ struct Row {
     int label;           // label of the vertex; 0 if the op has none (its list is at position 0, the script itself)
     float value;         // a Python constant of the op
     bool accumulate;
-    bool mine;           // false: another warp writes the row, and this one only stays in step
+    bool mine;           // false: another warp writes the row, and this warp only executes the same code
 
-    // put: result of one unit. fill: results of all units. sum: sum of f over units. give: single result of a row.
+    // put: stores one unit's result. fill: stores all units' results. sum: sums f over units. give: stores a row result.
     VP_DEVICE void put(int u, float v) const { y[u] = accumulate ? y[u] + v : v; }
     template <class F> VP_DEVICE void fill(F f) const
     {
@@ -128,7 +128,7 @@ struct Softmax {
         const float scale = e.scale();
         r.fill([=](int u) VP_INLINE { return exp_(r.x[0][u] - e.top) * scale; });
     }
-    // y (dy - sum of y dy). The dy of the largest y is subtracted from all dy first: if one y is nearly 1, the others count.
+    // y (dy - sum of y dy). The dy of the largest y is subtracted from all dy first: if a y is nearly 1, the others matter.
     VP_DEVICE static void backward(const Row& r)
     {
         const float *y = r.x[1], *dy = r.x[2], top = dy[ArgMax::position(y, r.width)];
@@ -187,7 +187,7 @@ struct Cosine {
             return {power, sqrt_(reduce_sum(n, [&](int u) { return (x[u] * power) * (x[u] * power); }))};
         }
     };
-    // True if the product of the norms is above the least one; otherwise the denominator is a constant.
+    // True if the product of the norms is above its minimum; otherwise the denominator is a constant.
     VP_DEVICE static bool is_free(const Side& a, const Side& b) { return a.norm / a.power * (b.norm / b.power) > 1e-8f; }
     VP_DEVICE static void forward(const Row& r)
     {

@@ -56,7 +56,7 @@ static void complete_block_barrier(Block& block)
     }
 }
 
-// Fails because a thread is at another barrier than the waiting threads, so that the block can never go on together.
+// Fails because a thread and the waiting threads are at different barriers, so that the block can never go on together.
 static void diverge(const Fiber& other, const char* there, unsigned line, const char* here)
 {
     fail("divergent barrier", {hot.position, other.position},
@@ -96,7 +96,7 @@ static void block_barrier(unsigned line)
 
 // ---- __syncwarp, shuffles, votes
 
-// Merges the clocks of the lanes: each lane now knows everything that one of them knew.
+// Merges the clocks of the lanes: each lane then knows everything that any of them knew.
 static void order_lanes(Warp& warp, uint32_t mask)
 {
     if (warp.owners & mask) {
@@ -207,7 +207,7 @@ static std::string waits_for(const Fiber& fiber)
     return text("waits for %s, which is %u,", place_of((uintptr_t)fiber.polled).c_str(), *fiber.polled);
 }
 
-// The thread that best explains why a block is stuck: one that waits for another block, if any.
+// The thread that best explains why a block is stuck: if possible, a thread that waits for another block.
 static Fiber* foremost(const Block& block)
 {
     Fiber* found = nullptr;
@@ -235,7 +235,7 @@ static void report_standstill()
                       name_of(here.thread).c_str(), meeting.line, name_of(there.thread).c_str(), does.c_str()));
         }
     }
-    constexpr uint32_t MOST = 16;  // limit of virtual processors in one message
+    constexpr uint32_t MOST = 16;  // maximum number of virtual processors in a message
     std::string message = "no virtual processor can go on";
     std::vector<Position> positions;
     for (uint32_t b = 0; b < machine.block_count; b++) {

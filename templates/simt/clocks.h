@@ -3,7 +3,7 @@
 // Time is one number for the whole launch, incremented at every event that orders threads (a barrier, a shuffle, a
 // release). Every access carries its thread and time. "A knows block 3 up to 17" means that all accesses by threads of
 // block 3 at times <= 17 happened before A's next access. Blocks become known through their __syncthreads. A signal adds
-// parts: accesses of its thread since then, and of threads that it met in a __syncwarp.
+// parts: later accesses by its thread, and by threads that it met in a __syncwarp.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -21,10 +21,10 @@ enum : uint32_t {
 };
 inline uint32_t block_of(uint32_t thread) { return (thread >> THREAD_BITS) % MAX_BLOCKS; }
 
-// Strength of an ordering. The RELAXED ones would order threads if the signal or wait were not relaxed; they explain races.
+// Strength of an ordering. RELAXED ones would order threads if the signal or wait were not relaxed; they explain races.
 enum class Order : uint8_t { ESTABLISHED, RELAXED_SIGNAL, RELAXED_WAIT };
 
-struct Part {  // accesses of threads first ... last of one block, up to a time
+struct Part {  // accesses by threads first ... last in one block, up to a time
     uint32_t first, last;
     Time time;
     Order order;

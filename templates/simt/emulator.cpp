@@ -192,7 +192,7 @@ static void begin_copy(float* to, const float* from, uint32_t floats)
     hot.fiber->copies.push_back({to, from, floats});
 }
 
-// Ends the first `count` pending copies; `made`: executes them.
+// Removes the first `count` pending copies, and executes them if `made`.
 static void end_copies(Fiber& fiber, size_t count, bool made)
 {
     for (size_t k = 0; k < count; k++) {
@@ -280,7 +280,7 @@ static void run_thread()
     end_thread();
 }
 
-// Gap around each block's shared memory, so that an address outside one block's memory is in no other's.
+// Gap around each block's shared memory, so that an address beyond one block's memory is not in another block's.
 constexpr size_t GUARD_BYTES = 4096;
 
 // Reserves the memory of this launch. Returns false if the system has no more memory.

@@ -18,8 +18,8 @@ struct Context {
     void* stack_pointer;
 };
 
-// Switches by a jump and not by `ret`. The processor's return stack then stays in step, because the next fiber is usually
-// inside the same calls. Callers save the registers in the clobber list.
+// Switches by a jump and not by `ret`. The processor's return stack then remains correct, because the next fiber is
+// usually inside the same calls. Callers save the registers in the clobber list.
 inline __attribute__((always_inline)) void switch_context(Context& from, const Context& to)
 {
     void** save = &from.stack_pointer;
@@ -65,7 +65,7 @@ inline void prepare_context(Context& context, char* stack, size_t bytes, void (*
 }
 #endif
 
-// Zeroed memory that costs nothing until it is touched. Growing makes it zero again.
+// Zeroed memory that costs nothing until it is touched. Growing zeroes it again.
 template <class T> struct Reserved {
     T* data = nullptr;
     size_t count = 0;

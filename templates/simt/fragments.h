@@ -27,7 +27,7 @@ template <int P> float element(uint32_t word, int half)
 // C += A B, with A of 16 x K and B of K x 8. Four lanes share a row of A, or a column of B.
 template <int P, int K> void mma(const Fragments& lanes)
 {
-    constexpr int SPAN = 4 * P;  // elements of a row in one register of each of four lanes
+    constexpr int SPAN = 4 * P;  // elements of a row that one register in each of four lanes holds
     float a[16][K], b[K][8];
     for (int k = 0; k < K; k++) {
         const int lane = k % SPAN / P, half = k % P, word = k / SPAN;

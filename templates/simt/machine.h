@@ -15,7 +15,7 @@
 typedef uint32_t Word;
 
 // Arguments of the kernel. The rendered source declares the same struct; without a timeline it omits the last three members.
-// The calling convention is the same, because the struct is passed by value and they come last.
+// Calls are compatible, because the struct is passed by value and these members come last.
 struct Launch {
     float* pool;
     const Word* script;
@@ -32,7 +32,7 @@ struct Launch {
 extern "C" {
 void vpps_kernel(const Launch launch);
 
-// Request of vpps/runtime/emulator.py: a launch, the sizes of its arrays in words, and options.
+// Request from vpps/runtime/emulator.py: a launch, the sizes of its arrays in words, and options.
 struct SimtRequest {
     Launch launch;
     uint64_t words[8];  // sizes of pool, script, counters, cleared, report, stopped, losses, recording
@@ -82,8 +82,8 @@ struct Fiber {
     Position polled_position;
     uint64_t polled_progress;
     std::vector<AsyncCopy> copies;
-    std::vector<size_t> groups;  // ends of the committed groups of copies
-    Time lanes[LANES];    // known time of each lane of its warp, from barriers of parts of the warp
+    std::vector<size_t> groups;  // where the committed groups of copies end
+    Time lanes[LANES];    // known times of its warp's lanes, from barriers for parts of the warp
 };
 
 // A barrier of lanes: a __syncwarp, a shuffle or a vote.
@@ -130,7 +130,7 @@ constexpr size_t MAX_FINDINGS = 20;
 
 enum { POOL, SCRIPT, COUNTERS, CLEARED, REPORT, STOPPED, LOSSES, RECORDING, RANGES };
 
-// State that every memory access reads. A switch of threads replaces the parts that belong to a thread.
+// State that every memory access reads. A thread switch replaces the parts that belong to a thread.
 struct Hot {
     uintptr_t stacks;
     size_t stack_bytes;
@@ -193,7 +193,7 @@ __attribute__((format(printf, 1, 2))) static std::string text(const char* format
     return line;
 }
 
-// True if there is room for a finding, and none of the same kind at the same two positions exists.
+// True if there is room for a finding, and no finding of the same kind has the same two positions.
 static bool is_new(const char* kind, Position here, Position there)
 {
     if (machine.findings.size() >= MAX_FINDINGS) return false;
@@ -202,10 +202,10 @@ static bool is_new(const char* kind, Position here, Position there)
     return true;
 }
 
-// True if two known positions differ. A thread that has set no position differs from none.
+// True if two known positions differ. An unset position does not differ from any other.
 inline bool differ(Position a, Position b) { return a != b && a != NOWHERE && b != NOWHERE; }
 
-// Ends the launch; its threads stay where they are.
+// Ends the launch; its threads remain suspended.
 [[noreturn]] static void stop()
 {
     machine.stopped = true;

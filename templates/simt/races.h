@@ -118,7 +118,7 @@ static void report_race(const Access& earlier, const char* did, Kind kind, uintp
          {hot.position, earlier.position}});
 }
 
-// Describes an address that is in none of the arrays, or an access that reaches beyond one.
+// Describes an address that is in none of the arrays, or an access that reaches beyond an array's end.
 static std::string whereabouts(uintptr_t address)
 {
     if (address - (uintptr_t)machine.shared.data < machine.shared.count)

@@ -16,7 +16,7 @@
 
 typedef uint32_t Word;
 
-// Values of the running thread. `const` lets a compiler keep them in registers, which is valid as a function has one thread.
+// Values of the running thread. `const` lets a compiler keep them in registers, which is valid because a call stays on one thread.
 extern "C" {
 unsigned simt_thread() __attribute__((const));
 unsigned simt_block() __attribute__((const));
@@ -24,7 +24,7 @@ unsigned simt_threads() __attribute__((const));
 unsigned simt_blocks() __attribute__((const));
 float* simt_shared_memory() __attribute__((const));
 
-// Source lines identify barriers, because a compiler may duplicate a call, so that its address does not.
+// Source lines identify barriers; call addresses do not, because a compiler may duplicate a call.
 void simt_block_barrier(unsigned line);
 void simt_warp_barrier(unsigned mask, unsigned line);
 uint64_t simt_shuffle(unsigned mask, uint64_t value, int source, unsigned line);
@@ -120,7 +120,7 @@ inline float __fsqrt_rn(float x) { return __builtin_sqrtf(x); }
 #define mma_tf32(...) simt::mma_tf32(__LINE__, __VA_ARGS__)
 #define transposed_halves(word) simt_movmatrix(word, __LINE__)
 
-// Rounds to nearest, ties to even. A NaN stays a NaN for all bit patterns.
+// Rounds to nearest, ties to even. All NaN bit patterns remain NaN.
 inline unsigned bf16_of(float x)
 {
     const unsigned bits = __float_as_uint(x);

@@ -24,8 +24,8 @@ FOLDER = Path(__file__).parent / "golden"
 
 
 def rendered(precision: str = "float32") -> str:
-    """Source of a recursive network of 8 units for a GPU of two multiprocessors, with one matrix in L2. It names the
-    headers, whose text is in templates/."""
+    """Source for a recursive network with 8 units, on a GPU with two multiprocessors and with one matrix in L2. The
+    source includes the headers, whose text is in templates/."""
     model, example = rvnn(8)
     gpu = dataclasses.replace(known_device("H200"), name="small GPU", sms=2)
     options = vpps.ChipOptions(tiers={"Wo": "L2"})
@@ -35,13 +35,13 @@ def rendered(precision: str = "float32") -> str:
 
 
 def changed_by(precision: str) -> str:
-    """Differences of the same model's source with another precision, as a unified diff."""
+    """Differences in the same model's source with another precision, as a unified diff."""
     before, after = (rendered(name).splitlines(keepends=True) for name in ("float32", precision))
     return "".join(difflib.unified_diff(before, after, "float32", precision, n=0))
 
 
 def hashes() -> str:
-    """Hashes of the code that depends on the model: three models on a CPU, in the emulator and on an H100."""
+    """Hashes of the model-dependent code: three models on a CPU, in the emulator and on an H100."""
     found, tile = {}, TILES["avx512"]
     for name, make in {"tree_lstm": partial(tree_lstm, 256), "bilstm_tagger": bilstm_tagger, "rvnn": rvnn}.items():
         for target in ("cpu", "simt", "sm_90"):

@@ -1,4 +1,4 @@
-"""Generated headers that let editors and compilers read a header of templates/ alone.
+"""Generated headers that let editors and compilers read each header in templates/ by itself.
 
 `python -m tests.kernel.headers` writes them to build/headers, where templates/*/compile_flags.txt find them.
 """

@@ -1,4 +1,4 @@
-"""Models whose kernels the nvrtc tests compile, with example graphs."""
+"""Models, with example graphs, whose kernels the nvrtc tests compile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tree_lstm(hidden: int, embedding: int = 256, seed: int = 1) -> tuple[vpps.Mo
 
 
 def bilstm_tagger(hidden: int = 256, n_tags: int = 9) -> tuple[vpps.Model, Example]:
-    """A tagger: an LSTM in each direction, a hidden layer, a label for every word."""
+    """A tagger: an LSTM in each direction, a hidden layer, and a label for every word."""
     model = vpps.Model(seed=1)
     words = model.lookup("words", (50, hidden))
     forward, backward = (LSTM(model, hidden, hidden, name=name) for name in ("forward", "backward"))

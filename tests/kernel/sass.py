@@ -1,14 +1,14 @@
 """Live-register analysis of a compiled CUDA kernel, from nvdisasm's listing of its machine code.
 
 The interpreter is the loop with the most instructions. It is found as the largest strongly connected component of the
-control flow, which works for any compilation of the switch (jump tables, a tree of comparisons, both). Its entries are
-the instructions that control also reaches from outside. Every thread passes an entry between two instructions of the
-script, so the registers that are live there are those that the kernel keeps. Weights that the compiler spills, keeps in
-local memory or loads again are not live there.
+control flow, which works however the switch is compiled (jump tables, a tree of comparisons, both). Its entries are the
+instructions that control also reaches from outside. Between two instructions of the script, every thread executes an
+entry, so the registers that are live there are those that the kernel keeps. Weights that the compiler spills, keeps in
+local memory or reloads are not live there.
 
-nvdisasm prints the registers that an instruction reads and writes, and the number of live ones. That number is not
-used: its analysis stops at calls, and the compiler leaves loops with calls that never return (seen on sm_80, where it
-counts 116 of 213). This analysis gives every call its own copy of the called function.
+nvdisasm prints the registers that an instruction reads and writes, and the number of live registers. This number is not
+used: nvdisasm's analysis stops at calls, and the compiler leaves loops with calls that never return (on sm_80 it
+counted 116 of 213 registers). This analysis gives every call its own copy of the called function.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _TEXT = re.compile(r"(?:(?P<guard>@!?U?P\w+)\s+)?(?P<opcode>\S+)\s*(?P<operands>
 _LABEL = re.compile(r"(\S+):")
 _TARGET = re.compile(r"`\(([^)]+)\)")
 _TABLE = re.compile(r'BRANCH_TARGETS ([^"]+)"')
-_COLUMNS = re.compile(r"\s+// \|( *# )0")  # the last line of a table's head numbers the registers
+_COLUMNS = re.compile(r"\s+// \|( *# )0")  # the last line of a table's header numbers the registers
 _NONCOHERENT = re.compile(r"LDG\S*\.(CONSTANT|NC|CI)\b")
 
-# Branches that may diverge although no predicate guards them.
+# Branches that may diverge although they have no predicate.
 _DIVERGENT = re.compile(r"BRA\.(DIV|CONV|U\.ANY)\b")
 
 # A place in the code: return addresses of the active calls, innermost last; and the instruction itself.
@@ -41,12 +41,12 @@ class MachineInstruction(NamedTuple):
     """A machine instruction.
 
     Attributes:
-        text: text of the disassembler, with the guard.
+        text: the disassembler's text, including the guard.
         guard: "@P0", "@!UP3", or "" if it is always executed.
         opcode: opcode with modifiers, such as "LDG.E.128.CONSTANT".
         operands: the rest of the text.
         reads, writes: bit r for general-purpose register r.
-        targets: labels that it names: target of a branch, callee of a call, all entries of a jump table.
+        targets: labels that the instruction names: a branch's target, a call's callee, or all entries of a jump table.
     """
 
     text: str
@@ -64,14 +64,14 @@ class MachineInstruction(NamedTuple):
 
 
 class MachineCode(NamedTuple):
-    """Instructions of a cubin by address, and the targets of its labels, including functions."""
+    """A cubin's instructions by address, and the targets of its labels, including functions."""
 
     instructions: list[MachineInstruction]
     labels: dict[str, int]
 
 
 def listing_of(cubin: Cubin) -> str:
-    """Listing of a cubin by nvdisasm.
+    """nvdisasm's listing of a cubin.
 
     Every line ends with a table of one character per register: ^ written, v read, x both, : alive, blank.
     """
@@ -84,7 +84,7 @@ def listing_of(cubin: Cubin) -> str:
 
 
 def parse(listing: str) -> MachineCode:
-    """Parse a listing of nvdisasm."""
+    """Parse a listing from nvdisasm."""
     instructions: list[MachineInstruction] = []
     labels: dict[str, int] = {}
     first = 0  # column of register 0, counted from the table's bar
@@ -122,7 +122,7 @@ def _instruction(line: re.Match[str], first: int) -> MachineInstruction:
 
 
 def noncoherent_loads(code: MachineCode) -> list[str]:
-    """Global loads through the read-only path, which are only correct for data that the launch does not write."""
+    """Global loads through the read-only path, which are correct only for data that the launch does not write."""
     return [i.text for i in code.instructions if _NONCOHERENT.match(i.opcode)]
 
 
@@ -137,7 +137,7 @@ def live_registers(code: MachineCode, name: str) -> int:
 
 
 class ControlFlow:
-    """Control flow graph of a kernel: a node per instruction, a copy of a function per call; node 0 is the entry.
+    """Control flow graph of a kernel: a node per instruction, with functions copied for each call; node 0 is the entry.
 
     Attributes:
         instructions: instruction of each node.
@@ -145,13 +145,13 @@ class ControlFlow:
     """
 
     def __init__(self, code: MachineCode, name: str) -> None:
-        """Walk from the kernel's first instruction."""
+        """Build the graph, starting at the kernel's first instruction."""
         start: Place = ((), code.labels[name])
         numbers = {start: 0}
         self.instructions: list[MachineInstruction] = []
         self.successors: list[list[int]] = []
         waiting = [start]
-        for calls, index in waiting:  # grows
+        for calls, index in waiting:  # the loop appends to it
             self.instructions.append(code.instructions[index])
             reached = []
             for place in _next(code, (calls, index)):
@@ -186,7 +186,7 @@ class ControlFlow:
         return live
 
     def loops(self) -> Iterator[set[int]]:
-        """Strongly connected components: first in order of finishing, then backward (Kosaraju and Sharir)."""
+        """Strongly connected components: forward for the finishing order, then backward (Kosaraju and Sharir)."""
         finished: list[int] = []
         seen: set[int] = set()
         path = [(0, False)]  # (node, True if its successors are done)
@@ -227,7 +227,7 @@ def _next(code: MachineCode, place: Place) -> list[Place]:
             # A jump to a function's name. The compiler leaves loops this way on sm_80.
             return [*((calls, target) for target in targets), *conditional]
         case "CALL":
-            # A call through a register (printf, assert) leads out of the cubin; recursion is not followed.
+            # A call through a register (printf, assert) leaves the cubin; recursion is not followed.
             if not targets or index + 1 in calls:
                 return following
             return [*(((*calls, index + 1), target) for target in targets), *conditional]
@@ -235,7 +235,7 @@ def _next(code: MachineCode, place: Place) -> list[Place]:
             return following  # names the target of BSYNC, which the compiler places right before it
         case "BRA" | "JMP" | "BRX" | "BRXU" | "JMX" | "JMXU":
             assert targets, f"no targets of {instruction.text}"
-            # Some carry their condition as an operand: BRA.U UP0, `(.L_x_1).
+            # Some branches have their condition as an operand: BRA.U UP0, `(.L_x_1).
             always = (
                 not instruction.guard
                 and not _DIVERGENT.match(instruction.opcode)

@@ -1,5 +1,5 @@
-"""Checks of compiled kernels on every architecture: weights stay in registers, nothing spills, and no load bypasses
-the coherent caches. The kernels belong to real models, planned for a GPU of the architecture's generation.
+"""Checks of compiled kernels on every architecture: weights are kept in registers, nothing spills, and no load bypasses
+the coherent caches. The kernels are for real models, planned for a GPU of the architecture's generation.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ PROGRAMS: dict[str, Program] = {
     "bilstm-256": bilstm_tagger,
     "rvnn-512": rvnn,
 }
-# Every width of states and every architecture at least once, with the plans that need the most registers: on
-# sm_75 a window for chunks, on sm_90 the largest network. VPPS_TEST_ARCHS=all: every architecture compiles all.
+# Every state width and every architecture at least once, with the plans that need the most registers: on sm_75 a window
+# for chunks, on sm_90 the largest network. VPPS_TEST_ARCHS=all: all programs are compiled for every architecture.
 SELECTION = {
     "sm_75": ("tree-lstm-256-256",),
     "sm_80": ("bilstm-256",),
@@ -74,7 +74,7 @@ def test_nothing_spills(arch: str, program: str, record_property: Callable[[str,
 
 
 def test_a_kernel_that_spills_holds_less_in_registers() -> None:
-    """With 192 registers of weights, too few are left for sums."""
+    """If weights occupy 192 registers, too few are left for sums."""
     kernel = vpps.specialize(*rvnn(512), ownership="round-robin", sms=11, passes=vpps.Passes())
     assert kernel.stepped_down > 0
     assert kernel.spec.chip.registers < 192
@@ -114,7 +114,7 @@ class TestSpecialize:
         first = vpps.specialize(model, example, sms=2)
         again = vpps.specialize(model, example, sms=2)
         assert again.binary == first.binary
-        assert again.resources == first.resources  # compile_seconds too: nothing was compiled
+        assert again.resources == first.resources  # even compile_seconds: nothing was compiled
         assert suffixes(fresh_cache) == [".cu", ".cubin", ".json"]
         assert first.binary.with_suffix(".cu").read_text() == first.source
 

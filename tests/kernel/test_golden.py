@@ -1,4 +1,4 @@
-"""The rendered source of a model equals the reviewed one."""
+"""The rendered source of a model equals the reviewed source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every header of templates/ compiles alone with the flags of compile_flags.txt, as an editor reads it."""
+"""Every header in templates/ compiles by itself with the flags in compile_flags.txt, as an editor reads it."""
 
 from __future__ import annotations
 

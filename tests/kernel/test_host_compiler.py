@@ -43,7 +43,7 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def script(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], Path]:
-    """Make the C++ compiler a shell script of the given lines; it logs its arguments."""
+    """Replace the C++ compiler with a shell script of the given lines, which logs its arguments."""
     monkeypatch.setenv("KEPT", str(tmp_path_factory.getbasetemp() / "compiled by tests of compilers"))
 
     def make(lines: str) -> Path:
@@ -57,7 +57,7 @@ def script(
 
 
 ANSWER = 'if [ "$1" = --version ]; then echo "my compiler 1.0"; exit 0; fi\n'
-# Compiles in a fraction of the time; a source that several tests share is compiled once.
+# These flags compile in a fraction of the time; a source that several tests share is compiled once.
 FAST = (
     ANSWER
     + f"""
@@ -134,7 +134,7 @@ class TestChoice:
         message = failure()
         for word in ("vpps needs a C++ compiler", "g++", "clang++", "apt-get install g++", "conda install", "CXX"):
             assert word in message
-        assert "found: pip install 'vpps[zig]'" in message  # named first, because it needs no root
+        assert "found: pip install 'vpps[zig]'" in message  # named first, because it does not need root
 
     @pytest.mark.parametrize(
         "cxx, words",
@@ -201,7 +201,7 @@ def test_an_output_that_cannot_be_loaded_is_made_anew(fresh_cache: Path, script:
 class TestKey:
     @pytest.fixture
     def key(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], str]:
-        """The kernel's cache key, without a build, on an imaginary machine."""
+        """A function that returns the kernel's cache key on an imaginary machine, without a build."""
         keys: list[str] = []
 
         def record(key: str, *others: Any, **label: Any) -> Path:
@@ -270,7 +270,7 @@ class TestInstructionSet:
         "isa, words",
         [
             ("mmx", r"VPPS_ISA=mmx.*auto, avx512, avx2, neon, portable"),
-            ("avx512", r"VPPS_ISA=avx512.*avx512f"),  # instead of a crash at the first such instruction
+            ("avx512", r"VPPS_ISA=avx512.*avx512f"),  # the alternative is a crash at the first such instruction
         ],
     )
     def test_that_is_not_there_is_refused(self, monkeypatch: pytest.MonkeyPatch, isa: str, words: str) -> None:
@@ -300,8 +300,8 @@ def test_the_instruction_set_does_not_matter_to_the_results(monkeypatch: pytest.
 
 @pytest.mark.cpu
 def test_the_tile_of_neon_has_the_bits_of_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This processor's multiply-adds emulate it: a panel is four registers of four lanes. Memory between the results of
-    products is unchanged. `scripts/test_aarch64` runs NEON itself."""
+    """This processor's multiply-adds emulate NEON: a panel is four registers of four lanes. Memory between the
+    products' results is unchanged. `scripts/test_aarch64` runs NEON itself."""
     usual = tile_of_machine()
     words = [MAGIC, 1, 1, 0, HEADER_WORDS + 1]
     for columns in range(1, 70):
@@ -328,7 +328,7 @@ def test_the_tile_of_neon_has_the_bits_of_the_usual_one(monkeypatch: pytest.Monk
 
 @pytest.mark.cpu
 def test_the_source_is_what_was_compiled_in_every_process() -> None:
-    """Otherwise the cache would never hit."""
+    """Otherwise the cache would never have a hit."""
     path, source, tile = build_cpu()
     with vpps.Handle(vpps.Model()) as handle:
         assert handle.source() == path.with_suffix(".cpp").read_text() == source

@@ -1,4 +1,4 @@
-"""Compilation of CUDA source to cubins without a GPU: live registers, errors with lines, and the cache."""
+"""Compilation of CUDA source to cubins without a GPU: live registers, errors with source lines, and the cache."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Reports of ptxas on the kernels that the test compiles."""
+    """ptxas's reports on the kernels that the test compiles."""
     seen: list[str] = []
 
     def resources_of(image: bytes, name: str, report: str, *others: Any) -> Resources:
@@ -81,7 +81,7 @@ class TestRegisters:
         assert [b - a for a, b in pairwise(live)] == pytest.approx([32, 64], abs=4)
 
     def test_without_calls_nvdisasm_counts_the_same_at_every_instruction(self) -> None:
-        """It may count one more: R1, the stack pointer, which it always considers live."""
+        """nvdisasm may count one more: R1, the stack pointer, which it always considers live."""
         source = re.sub(r"case [678]:.*\n", "", interpreter(96))  # their special values are handled in functions
         listing = listing_of(compile_cubin(source, "sm_90"))
         kernel = parse(listing)
@@ -102,7 +102,7 @@ class TestRegisters:
         for words in ("the kernel spills", f"{found.spill_stores} bytes", "rows per warp"):
             assert words in str(caught.value)
         found = compile_cubin(interpreter(96, case="case 10: y[lane] = weight[at[3]]; break;"), arch, 96).resources
-        assert found.spill_stores == 0  # ptxas does not count it as a spill
+        assert found.spill_stores == 0  # ptxas does not count this as a spill
         assert found.stack >= 96 * 4
         with pytest.raises(vpps.CompileError, match=rf"puts {found.stack} bytes per thread on the stack"):
             check_resources(found)
@@ -111,7 +111,7 @@ class TestRegisters:
     def test_and_stack_are_those_that_the_driver_goes_by(
         self, fresh_cache: Path, reports: list[str], arch: str
     ) -> None:
-        """They are read from the compiler's report, not from the cubin."""
+        """Both are read from the compiler's report, not from the cubin."""
         case = "case 10: { __shared__ float more[80]; more[lane % 80] = weight[at[3]]; y[0] = more[at[3]]; break; }"
         cubin = compile_cubin(interpreter(96, case=case), arch)
         found = cubin.resources
@@ -145,7 +145,7 @@ class TestRegisters:
 @needs_nvrtc
 @pytest.mark.parametrize("arch", ARCHS)
 def test_loads_past_the_coherent_caches_are_found(arch: str) -> None:
-    """A kernel has none by default. Loads of restrict pointers and __ldg of the script are found."""
+    """A kernel has no such loads by default. Loads through restrict pointers, and __ldg of the script, are found."""
     table = "const float* __restrict__ table"
     of_table, of_script = "table[lane] + table[lane + at[3]]", "__uint_as_float(__ldg(at + 3))"
     for parameter, value, n in (("", "0.f", 0), (table, of_table, 2), ("", of_script, 1)):
@@ -227,7 +227,7 @@ class TestWithout:
     def test_a_library_says_what_to_install(
         self, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch, found: bool
     ) -> None:
-        """Even if other packages claim to have found one."""
+        """Even if other packages claim to have found a library."""
 
         def not_found(name: str) -> None:
             raise RuntimeError(f"lib{name}.so.13 not found\nsearched: everywhere")
@@ -261,14 +261,14 @@ class TestLibrary:
     pytestmark = compiles
 
     def test_tells_its_version_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Package metadata do not matter."""
+        """Package metadata is ignored."""
         builtins = next(Path(libnvrtc.library().path).resolve().parent.glob("libnvrtc-builtins.so.*"))
         monkeypatch.setattr(metadata, "version", lambda package: "99.0")
         assert nvrtc.compiler_version() == f"NVRTC {builtins.suffixes[-2][1:]}{builtins.suffix}"
 
     @pytest.mark.parametrize("version,caches", [("12.0", False), ("12.8", False), ("12.9", True), ("13.0", True)])
     def test_keeps_nothing_itself(self, version: str, caches: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Results of its own cache have no log (tests/gpu/test_machine.py); older versions do not know the option."""
+        """Results from NVRTC's own cache have no log (tests/gpu/test_machine.py); older versions lack the option."""
         own = libnvrtc.library()
         given: list[list[bytes]] = []
 
@@ -282,7 +282,7 @@ class TestLibrary:
         assert given == [[b"--std=c++17", *([b"--no-cache"] if caches else [])]]
 
     def test_is_the_first_on_the_path(self, tmp_path: Path) -> None:
-        """For example in PYTHONPATH: `cuda.pathfinder` only searches the environment."""
+        """For example, the first in PYTHONPATH: `cuda.pathfinder` only searches the environment."""
         own = Path(libnvrtc.library().path)
         name = libnvrtc._IN_WHEELS[0] if own.name.endswith("13") else libnvrtc._IN_WHEELS[1]
         carried = tmp_path / name
@@ -295,7 +295,7 @@ class TestLibrary:
     def test_is_none_of_the_working_directory_or_of_the_script_s(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Python puts one of them first in its path, also with -m."""
+        """Python puts one of these folders first in its path, also with -m."""
         planted = tmp_path / "nvidia/cu13/lib/libnvrtc.so.13"
         planted.parent.mkdir(parents=True)
         planted.write_text("not a library")
@@ -306,7 +306,7 @@ class TestLibrary:
         assert package_folders()
 
     def test_of_another_build_has_another_identity(self, tmp_path: Path) -> None:
-        """NVRTC reports two numbers of its version, and the third has the bug fixes."""
+        """NVRTC reports only two numbers of its version; the third one counts bug fixes."""
         own = libnvrtc.library()
         other = tmp_path / "libnvrtc.so"
         shutil.copyfile(own.path, other)

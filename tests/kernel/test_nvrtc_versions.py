@@ -1,6 +1,6 @@
 """Every NVRTC that users have compiles the kernels and keeps their weights in registers.
 
-scripts/test installs them next to the environment's own. Each one compiles in a separate process.
+scripts/test installs them next to the environment's own NVRTC. Each version compiles in a separate process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.nvrtc, needs_nvrtc]
 OWN = "the environment's"
 VERSIONS = ("13.0", OWN, "12")  # 13.0 is in PyTorch's packages for CUDA 13; 12 only runs on request
 ARCHS = ("sm_75", "sm_90", "sm_100") if COMPILE_ALL else ("sm_90",)
-INSTRUCTION_CACHE = 128 * 1024  # bytes per multiprocessor of a data centre GPU
+INSTRUCTION_CACHE = 128 * 1024  # bytes per multiprocessor in a data centre GPU
 OTHERS = ("four groups", "published", "in chunks")
 MOST_SECONDS = 1800  # limit per process; only a hang reaches it
 
@@ -38,7 +38,7 @@ def folder_of(version: str) -> Path:
 
 
 def compiled(version: str, *archs: str) -> dict[str, Any]:
-    """Report of a process with that NVRTC on its kernels."""
+    """The report that a process with that NVRTC prints on its kernels."""
     own = os.environ.get("PYTHONPATH", "")
     path = own if version == OWN else os.pathsep.join(filter(None, [str(folder_of(version)), own]))
     code = f"from tests.kernel.versions import main; main({list(archs)!r})"

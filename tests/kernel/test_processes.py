@@ -1,4 +1,4 @@
-"""Compilers are killed when nobody waits for them, and an interrupted compiler does not count as a rejected source."""
+"""Compilers are killed when they are no longer needed, and an interrupted compiler is not a rejected source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.host, pytest.mark.skipif(sys.platform != "linux", reas
 
 @pytest.fixture
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Make the C++ compiler a shell script, with an empty cache; returns the file that the script may write."""
+    """Set up an empty cache, and a shell script as the C++ compiler; return the file that the script may write."""
 
     def make(lines: str) -> Path:
         path, log = tmp_path / "compiler", tmp_path / "log"
@@ -40,12 +40,12 @@ ENDLESS = 'sleep 1000 &\necho "$$ $!" >> "$log"\nwait'  # a driver and the compi
 
 
 def said(log: Path) -> list[str]:
-    """Processes of all compilers that have started."""
+    """Processes of all compilers that have been started."""
     return log.read_text().split() if log.exists() else []
 
 
 def started(log: Path, count: int) -> list[str]:
-    """Wait for `count` compilers, and return their processes."""
+    """Wait until `count` compilers have been started, and return their processes."""
     until = time.monotonic() + TIMEOUT
     while time.monotonic() < until:
         if len(said(log)) >= 2 * count:
@@ -106,7 +106,7 @@ def test_a_compiler_keeps_its_temporary_files_where_the_result_is_made(compiler:
 
 
 def test_an_interrupted_compiler_is_not_a_rejected_source(compiler: Callable[[str], Path]) -> None:
-    """The next call compiles it."""
+    """The next call compiles the source."""
     log = compiler('echo >> "$log"\nkill -INT $$\nsleep 10')
     for _ in range(2):
         with pytest.raises(vpps.CompileError, match="was interrupted"):

@@ -1,4 +1,4 @@
-"""Libraries of the simt target: times of compilation, flags, and errors."""
+"""Libraries for the simt target: number of compilations, flags, and errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) vpps_kernel(const Launch la
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and the log of a compiler that writes its arguments there, a line per call."""
+    """An empty cache, and the log to which a compiler writes its arguments, a line per call."""
     if GXX == "no compiler":
         pytest.skip("puts a script before g++ or clang++, and there is none")
     monkeypatch.setenv("VPPS_CACHE_DIR", str(tmp_path / "cache"))
@@ -89,7 +89,7 @@ def test_every_file_of_the_emulator_is_part_of_its_key() -> None:
     [
         ("__nanosleep(20);", "__nanosleep"),
         ("__atomic_fetch_add(launch.counters, 1u, __ATOMIC_RELAXED);", "tsan_atomic32"),
-        ("__shared__ float x[32]; x[0] = 1;", "__shared__"),  # it would be shared by all blocks
+        ("__shared__ float x[32]; x[0] = 1;", "__shared__"),  # all blocks would share it
     ],
 )
 def test_words_that_do_not_exist_are_rejected(body: str, words: str) -> None:

@@ -63,7 +63,7 @@ class TestCommand:
 
 @pytest.mark.cpu
 def test_trains_without_a_compiler_in_path_as_with_one(tmp_path: Path) -> None:
-    """It compiles kernel and tails: losses are equal to the last bit, and zig leaves no files behind."""
+    """Zig compiles kernel and tails: losses are bit-identical, and zig leaves no files behind."""
     if ziglang.installed() is None:
         pytest.skip("the ziglang package is not installed (pip install 'vpps[zig]')")
     for folder in ("bin", "home", "cache"):
@@ -72,7 +72,7 @@ def test_trains_without_a_compiler_in_path_as_with_one(tmp_path: Path) -> None:
     nothing = {"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": ""}
     *expected, other = run(TRAINING, compiled).split()
     alone = {**compiled, **nothing, "VPPS_CACHE_DIR": str(tmp_path / "cache")}
-    *found, zig = run(TRAINING, alone, timeout=600).split()  # it compiles everything
+    *found, zig = run(TRAINING, alone, timeout=600).split()  # zig compiles everything
     assert zig == "c++"
     assert other in ("g++", "clang++", "c++")
     assert len(found) == 3

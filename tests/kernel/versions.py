@@ -25,8 +25,8 @@ PRECISIONS = ("bf16", "tf32", "3xtf32") if COMPILE_ALL else ("bf16",)
 
 
 def specs(arch: str) -> Iterator[tuple[str, KernelSpec]]:
-    """The smallest kernel; Tree-LSTMs with tails, by precision, in groups, in the published scheme, with chunks of
-    matrices; every instruction with weights in memory (in several kernels: a single one takes 13 s more)."""
+    """The smallest kernel; Tree-LSTMs with tails: in each precision, in groups, in the published scheme, with chunks of
+    matrices; every instruction with weights in memory (in several kernels: a single kernel takes 13 s more)."""
     yield "smallest", KernelSpec(frozenset())
     for precision in ("float32", *PRECISIONS) if int(arch.removeprefix("sm_")) >= TENSOR_CORES else ("float32",):
         found = vpps.specialize(*tree_lstm(256), arch=arch, sms=132, passes=vpps.Passes(), precision=precision)
@@ -41,12 +41,12 @@ def specs(arch: str) -> Iterator[tuple[str, KernelSpec]]:
         yield name, found.spec.of(found.vps * found.spec.chip.groups)
     for k in range(PARTS):
         yield f"part {k} of everything", KernelSpec(frozenset(sorted(EVERYTHING)[k::PARTS]))
-    if COMPILE_ALL:  # tests/gpu runs it
+    if COMPILE_ALL:  # tests/gpu runs that kernel
         yield "everything", KernelSpec(EVERYTHING)
 
 
 def main(archs: list[str]) -> None:
-    """Print a line of JSON: the library, and the resources of every kernel that its architectures allow."""
+    """Print a line of JSON: the library, and the resources of every kernel for each architecture that it supports."""
     found: dict[str, dict[str, Any]] = {}
     for arch in archs:
         if arch in supported_archs():

@@ -42,7 +42,7 @@ REDUCED = tuple(name for name in PRECISIONS if name != "float32")
 
 
 def tree_lstm(hidden: int, words: int = 256, classes: int = 5) -> list[MatrixSpec]:
-    """Binary tree LSTM: U on two children, W on words, an output layer."""
+    """Matrices of a binary tree LSTM: U for two children, W for words, and an output layer."""
     return [
         MatrixSpec("U", 5 * hidden, 2 * hidden, parts=5, role_t_parts=2),
         MatrixSpec("W", 3 * hidden, words, parts=3),
@@ -63,7 +63,7 @@ def tiers(plan: OnChip) -> dict[str, str]:
 
 
 def check_room(plan: OnChip) -> None:
-    """Assert that live data do not overlap, that all of it is placed, and that lanes read different banks."""
+    """Assert that live data does not overlap, that all of it is placed, and that lanes read different banks."""
     chip = plan.chip
     assert chip.registers <= min(plan.registers, plan.device.registers)
     assert chip.shared_bytes - KERNEL_SHARED <= plan.device.shared
@@ -96,7 +96,7 @@ def check_room(plan: OnChip) -> None:
     assert not chip.dense or chip.chunk_floats >= 2 * chip.most_vectors * pitch_of(chip.chunk_columns)
     assert chip.windows_at % 4 == 0
     for s in chip.slots:
-        assert s.rows * chip.tile <= 64 or chip.tile == 1  # sums that a thread carries
+        assert s.rows * chip.tile <= 64 or chip.tile == 1  # sums per thread
 
 
 # Windows
@@ -113,7 +113,7 @@ def test_a_tree_lstm_of_256_units_has_a_window_for_each_matrix() -> None:
 
 
 def test_transposes_of_four_groups_take_the_windows_of_their_matrices() -> None:
-    """Each is loaded once, when backward begins."""
+    """Each transpose is loaded once, when backward begins."""
     plan = plan_onchip(tree_lstm(256), H200, 33, Options(groups=4))
     assert {m.what.split()[0]: (m.window, m.home) for m in plan.chip.dense} == {
         "U": (0, -1), "U^T": (0, -2), "W": (1, -1), "W^T": (1, -2),
@@ -123,7 +123,7 @@ def test_transposes_of_four_groups_take_the_windows_of_their_matrices() -> None:
 
 
 def test_matrices_that_do_not_fit_side_by_side_share_one_window() -> None:
-    """Some are refilled from registers, the others from memory."""
+    """Some matrices are refilled from registers, the others from memory."""
     plan = plan_onchip(tree_lstm(512, 512), known_device("A100"), 108)
     assert {m.what.split()[0]: (m.window, min(m.home, 0)) for m in plan.chip.dense} == {
         "U": (0, -1), "U^T": (0, -2), "W": (0, 0), "W^T": (0, 0),
@@ -153,7 +153,7 @@ def test_a_narrow_output_layer_divides_vertices() -> None:
     assert (plan.of("Wo").tier, plan.of("Wo").place.reason) == ("L2", ROW_SLICED)
     assert (plan.of("Wo^T").tier, plan.of("Wo^T").place.reason) == ("L2", NARROW_ROWS)  # 256 rows of 5 columns
     wide = [MatrixSpec("Wo", NARROW, 256)]
-    assert plan_onchip(wide, H200, 132).of("Wo^T").tier == "shared"  # its rows are dealt like any other's
+    assert plan_onchip(wide, H200, 132).of("Wo^T").tier == "shared"  # its rows are dealt like those of other matrices
     assert plan_onchip([MatrixSpec("V", 66, 64)], H200, 132).of("V").tier == "shared"
     assert plan_onchip([MatrixSpec("V", 65, 64)], H200, 132).of("V").tier == "L2"
 
@@ -241,7 +241,7 @@ def test_large_matrices_come_first_to_registers() -> None:
 
 
 def test_round_robin_gives_the_makespan_that_alignment_avoids() -> None:
-    """1280 rows in blocks of 16: four processors get 3 of them, the others 2."""
+    """1280 rows in blocks of 16: four processors get 3 blocks, the others 2."""
     rows = np.bincount(unit_owners(1280, 16, 1, 38, turns=True))
     aligned = np.bincount(unit_owners(1280, 5, 1, 38))
     assert rows.max() == 48

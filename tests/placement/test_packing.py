@@ -46,7 +46,7 @@ def packed(matrix: Any) -> Any:
 
 
 def in_pairs(matrix: Any) -> Any:
-    """By definition: word c has columns 2c and 2c + 1, rounded, in its lower and upper half; zeros after the last."""
+    """Pack by definition: word c holds columns 2c and 2c + 1, rounded, in its lower and upper half; then zeros."""
     rows, columns = matrix.shape
     found = np.zeros((rows, -(-columns // 2)), np.uint32)
     for c in range(columns):
@@ -58,7 +58,7 @@ def in_pairs(matrix: Any) -> Any:
 @pytest.mark.parametrize("pool_of", [host, Device])
 @pytest.mark.parametrize("shape", [(1, 1), (8, 8), (16, 24), (5, 3), (17, 9), (9, 17)])
 def test_a_matrix_and_its_transpose(shape: tuple[int, int], pool_of: Callable[[int], Any], precision: str) -> None:
-    """In pairs, subnormal numbers are zero, as in products."""
+    """In pairs, subnormal numbers become zero, as in products."""
     model = vpps.Model(seed=1)
     W = model.parameter("W", shape)
     value = W.numpy()

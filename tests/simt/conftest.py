@@ -1,6 +1,6 @@
 """The simt tier: handles without a target run CUDA source under the emulator, which looks for races.
 
-Compiling takes seconds and a launch milliseconds. So the tests of ops, whose models are all different, keep weights in
+Compiling takes seconds and a launch milliseconds. The tests of ops, whose models all differ, therefore keep weights in
 memory and share one kernel with all instructions.
 """
 
@@ -17,7 +17,7 @@ from vpps.runtime.simt import SimtMachine
 
 @pytest.fixture(autouse=True)
 def on_simt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run handles without a target under the emulator, with fused cells; weights in memory need one kernel."""
+    """Run handles without a target under the emulator, with fused cells; one kernel serves weights in memory."""
     monkeypatch.setenv("VPPS_TARGET", "simt")
     monkeypatch.delenv("VPPS_PASSES", raising=False)
     kernels.widen(monkeypatch, SimtMachine, kernels.know_everything_in_memory)
@@ -27,8 +27,8 @@ def on_simt(monkeypatch: pytest.MonkeyPatch) -> None:
 def in_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Keep weights in memory, and compare 3 virtual processors with 2 under schedule "paper".
 
-    Threads run in an order of the test's own. Scripts are not verified here: tests on `cpu` verify those of the same
-    graphs, and tests/planner/test_random_graphs.py verifies those of other machines.
+    Every test has a different thread order. Scripts are not verified here: tests on `cpu` verify the scripts of the
+    same graphs, and tests/planner/test_random_graphs.py those for other machines.
     """
     kernels.keep_weights_in_memory(monkeypatch)
     monkeypatch.setenv("VPPS_VERIFY", "0")

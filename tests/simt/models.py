@@ -1,4 +1,4 @@
-"""Small models of every kind that the emulated kernel trains: each makes the same batch for the same seed."""
+"""Small models of every kind, which the emulated kernel trains. The same seed gives the same batch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Batch = tuple[vpps.Graph, E]
 
 
 class Network(NamedTuple):
-    """A model with a function that makes its batches.
+    """A model with a function that creates its batches.
 
     Attributes:
         model: the parameters.
-        batch: a graph and its loss, by seed. The graph's `graph.input(..., grad=True)` is in `inputs`, if there is one.
+        batch: seed -> a graph and its loss. A `graph.input(..., grad=True)` in the graph is also in `inputs`.
         inputs: inputs of the latest batch.
     """
 
@@ -32,7 +32,7 @@ class Network(NamedTuple):
 def tree_lstm(
     hidden: int = 20, embedding: int = 24, dropout: float = 0.0, leaves: Sequence[int] = (4, 1, 5)
 ) -> Network:
-    """Return sentiment of random binary trees with these numbers of leaves, and one more leaf that they share."""
+    """Return a sentiment model for random binary trees with these numbers of leaves, plus one shared leaf."""
     model = vpps.Model(seed=5)
     network = TreeLSTMSentiment(model, 12, embedding=embedding, hidden=hidden)
     inputs: list[E] = []
@@ -60,7 +60,7 @@ def tree_lstm(
 
 
 def tagger(hidden: int = 16, embedding: int = 20, lengths: Sequence[int] = (1, 5, 3, 3)) -> Network:
-    """Return two LSTMs that read sentences of these lengths from both ends, and a classifier at every word."""
+    """Return two LSTMs that read sentences of these lengths in both directions, and a classifier at every word."""
     model = vpps.Model(seed=6)
     words = model.lookup("words", (15, embedding))
     there = LSTM(model, embedding, hidden, name="there")
@@ -85,7 +85,7 @@ def tagger(hidden: int = 16, embedding: int = 20, lengths: Sequence[int] = (1, 5
 
 
 def child_sum(hidden: int = 18, size: int = 20, sizes: Sequence[int] = (1, 6, 9)) -> Network:
-    """Return nodes with lists of children, some of them empty."""
+    """Return a model of nodes with lists of children, some of which are empty."""
     model = vpps.Model(seed=7)
     words = model.lookup("words", (9, size), init="normal")
     network = ChildSumTreeLSTM(model, size, hidden)
@@ -112,7 +112,7 @@ def child_sum(hidden: int = 18, size: int = 20, sizes: Sequence[int] = (1, 6, 9)
 
 
 def attention(width: int = 33, lengths: Sequence[int] = (0, 1, 5, 17)) -> Network:
-    """Return attention over memories of any length, read twice by the same matrix."""
+    """Return attention over memories of any length, which the same matrix reads twice."""
     model = vpps.Model(seed=8)
     rows = model.lookup("rows", (20, width))
     W, V = model.parameter("W", (width, width)), model.parameter("V", (11, width))
@@ -135,8 +135,8 @@ def attention(width: int = 33, lengths: Sequence[int] = (0, 1, 5, 17)) -> Networ
 
 
 def mv_rnn(size: int = 9, lengths: Sequence[int] = (3, 2, 1, 5)) -> Network:
-    """Return computed matrices (Socher et al. 2012): a vector and a matrix per word, parents compose both. The matrix
-    that multiplies them stays in memory, the others need not."""
+    """Return a model with computed matrices (Socher et al. 2012): a vector and a matrix per word; parents compose both.
+    The matrix that multiplies them is in memory; other matrices need not be."""
     model = vpps.Model(seed=1)
     words, matrices = model.lookup("words", (4, size)), model.lookup("matrices", (4, size, size), init="normal")
     W, Wm = model.parameter("W", (size, 2 * size)), model.parameter("Wm", (size, 2 * size))
@@ -165,8 +165,8 @@ def mv_rnn(size: int = 9, lengths: Sequence[int] = (3, 2, 1, 5)) -> Network:
 
 
 def tied(width: int = 20, words: int = 9, steps: int = 4) -> Network:
-    """Return a decoder whose embeddings "E" give its logits, with an autoencoder by "W" and its transpose in every
-    step. Only "U" does nothing but multiply vectors. Batches of an even number omit the other uses of "E" and "W"."""
+    """Return a decoder whose embeddings "E" also give its logits, with an autoencoder ("W" and its transpose) in every
+    step. Only "U" does nothing but multiply vectors. Batches with even seeds omit the other uses of "E" and "W"."""
     model = vpps.Model(seed=3)
     made = (
         model.parameter(name, (rows, width), init="uniform")
@@ -201,10 +201,10 @@ def tied(width: int = 20, words: int = 9, steps: int = 4) -> Network:
 
 
 def layers(*shapes: tuple[int, int], n: int = 5, before: int = 0) -> Network:
-    """Return a product of each matrix, W0, W1, ..., with `n` vectors and with one; all of them have gradients.
+    """Return products of each matrix, W0, W1, ..., with `n` vectors and with one vector; all of these have gradients.
 
     Args:
-        before: elements of a vector before the multiplied ones.
+        before: number of a vector's elements before the multiplied elements.
     """
     model = vpps.Model(seed=9)
     tables = [model.lookup(f"x{k}", (6, before + columns), init="normal") for k, (_, columns) in enumerate(shapes)]

@@ -1,4 +1,4 @@
-"""Faults of the kernel or of a script: each one injected here is found, and reported in the user's words."""
+"""Faults in the kernel or in a script: each fault injected here is found, and reported in the user's words."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FUNCTION = re.compile(r"^\s*(?:template <.*>\s*)?VP_(?:DEVICE|ROUTINE) .*?(\w+)\
 
 
 def barriers_of_blocks(source: str) -> Iterator[tuple[str, int]]:
-    """Yield (site, offset) of every __syncthreads, and of those of warps; a site is a function and a number in it."""
+    """Yield (site, offset) for every __syncthreads and every warp barrier; a site is a function and a number in it."""
     function, count, at = "", 0, 0
     for line in source.splitlines(keepends=True):
         if found := FUNCTION.match(line):
@@ -45,8 +45,8 @@ def barriers_of_blocks(source: str) -> Iterator[tuple[str, int]]:
 
 
 def published() -> None:
-    """Rows in turns, clipping, long sums of few and of many columns, a script of several buffers. One row per warp:
-    many slots hold W."""
+    """Rows in turns, clipping, long sums of few and of many columns, a script that fills several buffers. With one row
+    per warp, many slots hold W."""
     model = vpps.Model(seed=3)
     W, b, V = model.parameter("W", (40, 33)), model.parameter("b", (40,)), model.parameter("V", (8, 200))
     p, table = model.parameter("p", (200,), init="normal"), model.lookup("x", (9, 200), init="normal")
@@ -61,7 +61,7 @@ def published() -> None:
 
     graph = vpps.Graph()
     ys = [layer(graph.lookup(table, i % 9)) for i in range(70)]
-    for _ in range(200):  # of as many buffers' ends at least one is within an instruction
+    for _ in range(200):  # with so many buffers, at least one ends within an instruction
         ys[0] = further(ys[0])
     ys.append(vpps.sum(vpps.sum([graph.input([1.0] * 4)] * 40)))
     options = ChipOptions(ownership="round-robin", rpw=1)
@@ -73,7 +73,7 @@ def published() -> None:
 
 
 def chained() -> None:
-    """Tails take the results of products on the chip."""
+    """Tails read the results of products on the chip."""
     network = models.tree_lstm()
     with vpps.Handle(network.model, vpps.SGD(lr=0.1), target="simt", vps=3, passes=vpps.Passes()) as handle:
         handle.fb(*network.batch(0))
@@ -81,7 +81,7 @@ def chained() -> None:
 
 
 def several_tiles() -> None:
-    """A virtual processor makes one partial tile of a gradient after the other."""
+    """A virtual processor computes several partial tiles of a gradient, one after the other."""
     network = models.layers((40, 200), n=11)
     with vpps.Handle(network.model, vpps.SGD(lr=0.1), target="simt", vps=1) as handle:
         handle.fb(*network.batch(0))
@@ -102,13 +102,13 @@ def with_shared_memory(kib: int, network: Network, vps: int) -> OnChip:
 
 
 def in_windows() -> None:
-    """Some products have few vectors and some have several passes. Transposes take the windows of their matrices."""
+    """Some products have few vectors and some have several passes. Transposes reuse the windows of their matrices."""
     onchip = with_shared_memory(62, models.tree_lstm(hidden=40, embedding=40, leaves=(60, 2)), 6)
     assert onchip.chip.changes_windows
 
 
 def in_one_window(registers: int = 0) -> None:
-    """The first product needs another matrix than the one loaded into the window."""
+    """The first product needs a matrix other than the one loaded into the window."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(windows, "MOST_HOMES", registers)
         onchip = with_shared_memory(34, models.tagger(hidden=40, embedding=40), 6)
@@ -116,12 +116,12 @@ def in_one_window(registers: int = 0) -> None:
 
 
 def in_chunks() -> None:
-    """A matrix in three chunks multiplies few vectors."""
+    """A matrix that is split into three chunks multiplies few vectors."""
     onchip = with_shared_memory(38, models.layers((24, 300), n=5), 2)
     assert onchip.chip.has_chunks
 
 
-# Necessary barriers of a block or of a warp, by the program that needs them.
+# Necessary barriers of a block or a warp, and the program that needs each.
 MISSED = {
     **dict.fromkeys(
         [
@@ -141,7 +141,7 @@ HARMLESS = {"sum_of_all 2": published}
 
 
 def with_fault(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    """Compile kernels with all faults (a barrier's site or a name in WEAKENED), and activate the named one.
+    """Compile kernels with all faults (a barrier's site or a name in WEAKENED), and activate the named fault.
 
     Few launches run, so kernels are not optimised, which compiles in two thirds of the time.
     """
@@ -178,7 +178,7 @@ def test_every_barrier_of_a_block_is_removed_once() -> None:
 def test_without_a_barrier_of_the_block_there_is_a_race(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with_fault(monkeypatch, site)
     missing = "no (barrier of the block|__syncthreads) lies between|nobody has waited"
-    early = "out of bounds: .* reads 4 bytes"  # by an address that does not exist yet, so anywhere
+    early = "out of bounds: .* reads 4 bytes"  # at an address that is not there yet, so anywhere
     with pytest.raises(vpps.KernelError, match=f"race: .*, and ({missing})" + f"|{early}" * (site == "begin 1")):
         MISSED[site]()
 
@@ -189,7 +189,7 @@ def test_a_barrier_that_another_one_makes_superfluous(site: str, monkeypatch: py
     HARMLESS[site]()
 
 
-# By a fault's name: the kernel's text, its replacement if FAULT is true, and the consequence.
+# For each fault: the kernel's text, its replacement if FAULT is true, and the consequence.
 WEAKENED = {
     "a signal that releases nothing": (
         "add_release(vp.counters + i.counter",
@@ -257,7 +257,7 @@ def trained(network: Network, schedule: str) -> tuple[vpps.Handle, Plan]:
 
 
 def found_by(handle: vpps.Handle, plan: Plan, script: Words, seeds: Iterable[int] = (0,)) -> str:
-    """Return the emulator's message on a script under the first seed with findings; "" if there is none."""
+    """Return the emulator's message on a script for the first seed with findings; "" if no seed has any."""
     assert isinstance(handle._engine.machine, SimtMachine)
     for handle._engine.machine.seed in seeds:
         handle._engine.machine.launch(script)
@@ -268,13 +268,13 @@ def found_by(handle: vpps.Handle, plan: Plan, script: Words, seeds: Iterable[int
 
 
 def all_of(script: Words, name: str) -> list[Decoded]:
-    """Return every instruction of a name, stream by stream."""
+    """Return every instruction with this name, stream by stream."""
     streams = [instructions(script, entry) for entry in sorted(set(entry_points(script)))]
     return [d for stream in streams for d in stream if d.instruction.name == name]
 
 
 def without_wait(script: Words, wait: Decoded) -> Words:
-    """Replace a barrier by its signal alone; replace another wait by a signal without waiters."""
+    """Replace a barrier with its signal; replace any other wait with a signal without waiters."""
     changed = script.copy()
     changed[wait.position] = BY_NAME["signal"].opcode
     if wait.instruction.name == "wait":
@@ -289,7 +289,7 @@ def with_target(script: Words, wait: Decoded, target: int) -> Words:
 
 
 def without_signal(script: Words, signal: Decoded) -> Words:
-    """Send the signal to another counter; replace a barrier by its wait alone."""
+    """Send the signal to another counter; replace a barrier with its wait."""
     changed = script.copy()
     if signal.instruction.name == "barrier":
         changed[signal.position] = BY_NAME["wait"].opcode
@@ -312,7 +312,7 @@ def test_without_a_barrier_there_is_a_race_exactly_where_the_verifier_says_so(ma
     with handle:
         outcomes = []
         for wait in all_of(plan.script, "barrier"):
-            # A processor that comes so late to the barrier before that all have signalled at this one misses nothing.
+            # The fault has no effect if a processor reaches the previous barrier after all signals for this barrier.
             said = found_by(handle, plan, without_wait(plan.script, wait), range(8))
             outcomes.append(bool(said))
             assert outcomes[-1] == refused(plan, with_target(plan.script, wait, 0)), plan.origin(wait.position)
@@ -331,7 +331,7 @@ def test_without_a_signal_there_is_a_deadlock(schedule: str) -> None:
         for signal in signals[:: len(signals) // 6]:
             said = found_by(handle, plan, without_signal(plan.script, signal))
             assert "deadlock: no virtual processor can go on" in said
-            for vp in range(3):  # the position of each, and its instructions before that
+            for vp in range(3):  # the position of each, and the instructions before it
                 assert re.search(
                     rf"VP {vp} waits for counter 0, which is \d+, in barrier \d+, [^;]* from call \d+", said
                 )
@@ -339,19 +339,18 @@ def test_without_a_signal_there_is_a_deadlock(schedule: str) -> None:
 
 
 def test_a_virtual_processor_that_does_not_wait_for_the_others_is_found() -> None:
-    """Exclusive scripts: one virtual processor skips a barrier. Under some seeds nothing is missing: the others were
-    early, and the wait before has already seen their signals."""
+    """Exclusive scripts: one virtual processor skips a barrier. With some seeds nothing is wrong: the others were
+    early, and the previous wait has already seen their signals."""
     handle, plan = trained(models.attention(), "paper")
     with handle:
         waits = [w for w in all_of(plan.script, "wait") if "before" in plan.origin(w.position)]
-        assert len(waits) == 9  # before gradients, clipping and the update, of three virtual processors
+        assert len(waits) == 9  # before gradients, clipping and the update, for three virtual processors
         for wait in waits:
             assert "race: VP" in found_by(handle, plan, without_wait(plan.script, wait), range(8))
 
 
 def test_a_short_tail_reads_no_sums_in_the_instruction_behind_it() -> None:
-    """The next instruction is one for three rows, and 3 as the use of a view means the mean. Another tail has five
-    sums."""
+    """The next instruction has three rows, and 3 as the use of a view means the mean. Another tail has five sums."""
     model = vpps.Model()
     v = model.parameter("v", (4,), init=1.0)
 

@@ -1,4 +1,4 @@
-"""Gradients of matrices by partial tiles: any shape, any number of vertices, the same bits for all divisions."""
+"""Matrix gradients from partial tiles: any shape, any number of vertices, the same bits for all divisions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from vpps.script import slices
 
 pytestmark = pytest.mark.simt
 
-# Rows, widths of the segments of its columns, vertices. One tile and one vertex; several tiles, whose columns are in
-# two segments or at any float; several segments of vertices.
+# Rows, widths of the column segments, vertices. One tile and one vertex; several tiles, whose columns are in two
+# segments or start at any float; several segments of vertices.
 CASES = {
     "one of each": (3, (5,), 1),
     "ends of tiles": (130, (67, 2, 63), 65),
@@ -40,7 +40,7 @@ def gradients(case: str, vps: int, precision: str) -> tuple[dict[str, Any], dict
     values = [[random.uniform(-1, 1, width).astype(np.float32) for width in widths] for _ in range(min(n, 30))]
     inputs = [[graph.input(x) for x in xs] for xs in values]
     loss = vpps.sum([layer(*inputs[k * k % len(inputs)]) for k in range(n)])
-    in_memory = vpps.ChipOptions(tiers={"W": "L2", "W^T": "L2"})  # otherwise vectors depend on the dealing of rows
+    in_memory = vpps.ChipOptions(tiers={"W": "L2", "W^T": "L2"})  # otherwise vectors depend on how rows are dealt
     with vpps.Handle(model, target="simt", vps=vps, precision=precision, onchip=in_memory) as handle:
         _, found = handle.gradients(graph, loss)
     return found, Reference(graph, weights_of(model)).backward(loss)
@@ -51,7 +51,7 @@ def gradients(case: str, vps: int, precision: str) -> tuple[dict[str, Any], dict
 def test_any_shape_has_the_same_bits_however_it_is_divided(
     case: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several virtual processors, or one that adds all segments of a tile itself."""
+    """Several virtual processors, or a single one that adds up all segments of a tile."""
     found, expected = gradients(case, 3, precision)
     if precision == "float32":
         for name, g in expected.items():

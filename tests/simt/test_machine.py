@@ -1,4 +1,4 @@
-"""The environment sets the emulated machine's thread order and its search for races."""
+"""Environment variables set the emulated machine's thread order and its search for races."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops of the CUDA kernel agree with their references, race-free: weights in memory, both schedules."""
+"""The CUDA kernel's ops agree with their references, without races: weights in memory, both schedules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fewer_virtual_processors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def all_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With weights in memory 3xtf32 equals float32."""
+    """With weights in memory, 3xtf32 equals float32."""
     found = test_rounded_products.PRECISIONS | {"tf32": (1e-5, 2e-3), "3xtf32": (0, 1e-5)}
     monkeypatch.setattr(test_rounded_products, "PRECISIONS", found)
 
@@ -35,7 +35,7 @@ def all_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_weight_gradients_of_very_many_products_keep_their_digits(
     shape: tuple[int, ...], n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fewer products than in other tests: emulated ones are slow."""
+    """There are fewer products than in other tests, because emulated products are slow."""
     test_on_targets.test_weight_gradients_of_very_many_products_keep_their_digits(shape, n, monkeypatch)
 
 
@@ -52,7 +52,7 @@ def test_sums_of_very_many_rows_keep_their_digits(width: int) -> None:
 
 @pytest.mark.parametrize("n", [17, 300, 4_500])
 def test_a_sum_that_the_block_makes_has_the_bits_of_one_that_a_thread_makes(n: int) -> None:
-    """Sums are of chunks of 16, then of 16 chunks, then of all those; the number of sums has no effect."""
+    """Terms are summed in chunks of 16, then 16 chunks, then all of those; the number of sums has no effect."""
 
     def in_order(x: np.ndarray) -> np.ndarray:
         return np.array([np.add.accumulate(x[k : k + 16])[-1] for k in range(0, len(x), 16)])

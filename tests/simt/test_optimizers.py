@@ -1,4 +1,4 @@
-"""Updates of the CUDA kernel equal those of the optimizers' references, race-free."""
+"""The CUDA kernel's updates equal those of the optimizers' references, without races."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random graphs of random cells on the CUDA kernel agree with the reference, race-free."""
+"""Random graphs of random cells on the CUDA kernel agree with the reference, without races."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_random_graphs_agree_with_the_reference(part: int) -> None:
 
 @pytest.fixture
 def one_fused_kernel(fused: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fuse cells; one kernel has the tails of all graphs of `FUSED`. It is not optimised."""
+    """Fuse cells. One kernel has the tails of all graphs in `FUSED`; it is not optimised."""
     monkeypatch.setattr(simt_compiler, "KERNEL_FLAGS", ("-O0", *simt_compiler.KERNEL_FLAGS[1:]))
     widen(monkeypatch, SimtMachine, know_all_of(SimtMachine, calls_of_fused()))
 
 
 def calls_of_fused() -> Iterator[Callable[[], object]]:
-    """Yield the handle calls of `check` for the graphs of `FUSED`."""
+    """Yield the handle calls that `check` makes for the graphs in `FUSED`."""
     for number, (vps, schedule) in product(FUSED, [(1, "vector"), (3, "vector"), (2, "paper")]):
         model, graph, used, loss = graphs.draw(Random(number)).build()
         with vpps.Handle(model, vps=vps, schedule=schedule) as handle:

@@ -38,12 +38,12 @@ class Case:
     """A model, placement options, and a check of the resulting plan.
 
     Attributes:
-        network: function that makes the model.
+        network: function that creates the model.
         vps: virtual processors.
         options: placement options.
-        holds: predicate of the plan; true if the case tests what its name says.
-        paper: True to run it with the schedule "paper", too.
-        precision: precision of products, as passed to a handle.
+        holds: predicate on the plan; true if the case tests what its name says.
+        paper: True to run the case with the schedule "paper", too.
+        precision: precision of products, an argument of the handle.
     """
 
     network: Callable[[], Network]
@@ -113,7 +113,7 @@ def test_gradients_agree_with_the_reference_in_any_order_of_the_threads(name: st
 
 
 def far_from_ties(network: Network, precisions: Precisions) -> int:
-    """A batch whose vectors are as far as possible from ties of rounding."""
+    """A batch whose vectors are as far as possible from rounding ties."""
 
     def distance(seed: int) -> float:
         graph, loss = network.batch(seed)
@@ -137,7 +137,7 @@ def check(case: Case, schedule: str) -> None:
         schedule=schedule,
         onchip=case.options,
         precision=case.precision,
-        example=(graph, loss),  # with tails of inference, so that one kernel serves all
+        example=(graph, loss),  # with inference tails, so that one kernel suffices
     ) as handle:
         results = []
         for seed in SEEDS:
@@ -154,7 +154,7 @@ def check(case: Case, schedule: str) -> None:
         assert value == pytest.approx(float(reference.value(loss)), rel=FORWARD_TOLERANCE)
         for p in network.model:
             assert relative_error(gradients[p.name], expected[p.name]) < GRADIENT_TOLERANCE, p.name
-    if "atomic" not in tiers(onchip):  # whose additions have no fixed order
+    if "atomic" not in tiers(onchip):  # atomic additions have no fixed order
         for value, gradients in results[1:]:
             assert value == results[0][0]
             for p in network.model:

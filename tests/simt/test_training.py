@@ -23,10 +23,10 @@ class Rule(NamedTuple):
     """Update settings of a training run.
 
     Attributes:
-        optimizer: makes the optimizer.
+        optimizer: function that creates the optimizer.
         options: options of the handle.
         accumulates: True if every second call only adds its gradients.
-        again: True to repeat with another thread order.
+        again: True to repeat the training with another thread order.
     """
 
     optimizer: Callable[[], vpps.Optimizer]
@@ -62,7 +62,7 @@ class TrainingResult(NamedTuple):
 
 
 def train(rule: Rule, seed: int = 0, **options: Any) -> TrainingResult:
-    """Make five calls of `fb`, with inference, gradients and a frozen matrix in between."""
+    """Call `fb` five times, with inference, gradients and a frozen matrix in between."""
     network = models.tree_lstm(dropout=0.3)
     losses = []
     with vpps.Handle(network.model, rule.optimizer(), example=network.batch(0), **rule.options, **options) as handle:
@@ -114,7 +114,7 @@ def test_follows_the_cpu(place: str, how: str) -> None:
 
 @pytest.mark.parametrize("schedule", ["vector", "paper"])
 def test_scripts_may_be_longer_than_what_a_block_holds_of_them(schedule: str) -> None:
-    """A sentence of 45 words; with both schedules a block fetches several times."""
+    """A sentence of 45 words; with both schedules, a block fetches parts of the script several times."""
     results = []
     options: dict[str, Any]
     for options in ({"vps": 2, "schedule": schedule}, {"target": "cpu", "vps": 1}):

@@ -41,7 +41,7 @@ def has_fragments(onchip: OnChip) -> bool:
 
 
 def in_pages(onchip: OnChip) -> bool:
-    """True if 300 vectors of two segments are several pages."""
+    """True if 300 vectors with two segments each fill several pages."""
     return has_windows(onchip) and PLACES // 2 < 300
 
 
@@ -57,7 +57,7 @@ def in_two_chunks(onchip: OnChip) -> bool:
 
 
 def many_parts(parts: int = 70, n: int = 40) -> models.Network:
-    """Vectors have too many segments to look up their addresses in advance."""
+    """The vectors have too many segments for their addresses to be looked up in advance."""
     model = vpps.Model(seed=4)
     table, W = model.lookup("x", (9, 3), init="normal"), model.parameter("W", (12, 3 * parts))
 
@@ -76,7 +76,7 @@ def many_parts(parts: int = 70, n: int = 40) -> models.Network:
 
 
 def uneven_parts() -> models.Network:
-    """A chunk of columns begins within the second segment, not at a multiple of four columns of it."""
+    """A chunk of columns begins within the second segment, not at a multiple of four of its columns."""
     model = vpps.Model(seed=4)
     a, b = model.lookup("a", (5, 132), init="normal"), model.lookup("b", (5, 384), init="normal")
     W = model.parameter("W", (20, 130 + 382))
@@ -156,7 +156,7 @@ def test_gradients_agree_with_the_reference_in_any_order_of_the_threads(name: st
 
 
 def test_few_wide_vectors() -> None:
-    """There are fewer vectors than in a tile, and memory has no room for a full tile."""
+    """There are fewer vectors than a tile has, and a full tile does not fit into memory."""
     model = vpps.Model(seed=2)
     W = model.parameter("W", (1, 8000))
     graph, rng = vpps.Graph(), np.random.default_rng(3)
@@ -186,7 +186,7 @@ TWICE: dict[str, Callable[[], models.Network]] = {
 def test_transposes_take_the_windows_of_their_matrices(
     name: str, device: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Shared memory has no room for both. The T4 has no asynchronous copies."""
+    """Both do not fit into shared memory at once. The T4 has no asynchronous copies."""
     small(62 if precision == "float32" else 60, device, monkeypatch)
 
     def holds(onchip: OnChip) -> bool:
@@ -199,7 +199,7 @@ def test_transposes_take_the_windows_of_their_matrices(
 @pytest.mark.parametrize("registers", [0, 80])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_matrices_take_turns_in_a_window(precision: str, registers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two layers of a network alternate, and shared memory has room for only one of their matrices."""
+    """Two layers of a network alternate, and only one of their matrices fits into shared memory."""
     small(34 if precision == "float32" else 38, "T4" if precision == "float32" else "RTX 3090", monkeypatch)
     monkeypatch.setattr(windows, "MOST_HOMES", registers)
 
@@ -250,7 +250,7 @@ def test_a_matrix_leaves_the_chip_where_a_graph_does_more_with_it_than_to_multip
 def values(
     precision: str, vps: int, groups: int, n: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> NDArray[np.float32]:
-    """The results of one product with n vectors, in passes of at most `most` vectors."""
+    """The results of a product with n vectors, in passes of at most `most` vectors."""
     monkeypatch.setattr(windows, "VECTORS", ((most, 0),))
     model = vpps.Model(seed=2)
     W, b = model.parameter("W", (24, 300)), model.parameter("b", (24,))

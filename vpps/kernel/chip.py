@@ -9,12 +9,12 @@ from vpps.ops.element import BFLOAT16, FLOAT32, TF32, TF32_PAIR, WORD_BYTES, Ele
 
 THREADS = 256  # threads per block: with fewer, 255 registers per thread do not reach the whole register file
 WARPS = THREADS // 32
-SCRIPT_WORDS = 2048  # script words in shared memory at a time; no instruction may be longer
-SCRATCH_FLOATS = 516  # for sums of the block, and for the verdict of a wait
-KERNEL_SHARED = WORD_BYTES * (SCRIPT_WORDS + SCRATCH_FLOATS)  # bytes of shared memory that every kernel takes
-RESULT_FLOATS = 5 * THREADS  # for results of products with a chained tail
+SCRIPT_WORDS = 2048  # number of script words in shared memory at a time; no instruction may be longer
+SCRATCH_FLOATS = 516  # for block sums, and for the outcome of a wait
+KERNEL_SHARED = WORD_BYTES * (SCRIPT_WORDS + SCRATCH_FLOATS)  # bytes of shared memory that every kernel needs
+RESULT_FLOATS = 5 * THREADS  # for the results of products with a chained tail
 MOST_CHAINED_ROWS = 64  # maximum rows per block of such a product: there is room for the results of 20 vectors
-FEWEST_GRADIENT_VERTICES = 8  # minimum number of vertices per step of a gradient sum: one for each warp
+FEWEST_GRADIENT_VERTICES = 8  # minimum number of vertices per step of a gradient sum: one vertex per warp
 GRADIENT_FLOATS = 2 * 192  # floats of shared memory per vertex: 128 of dy and 64 of x, in two buffers (cuda/tiles.cuh)
 CHUNK_COLUMNS = 256  # columns of a vector that are copied to shared memory at a time
 PLACES = 512  # maximum number of segment addresses that are looked up together
@@ -49,12 +49,12 @@ class KernelSlot:
 
     @property
     def end(self) -> int:
-        """First register after it."""
+        """First register after the slot."""
         return self.at + self.size
 
     @property
     def width(self) -> int:
-        """Columns of a row."""
+        """Number of columns in a row."""
         return 32 * self.columns
 
     def __str__(self) -> str:
@@ -87,12 +87,12 @@ def padded(columns: int, element: ElementType = FLOAT32) -> int:
 
 
 def pitch_of(columns: int, element: ElementType = FLOAT32) -> int:
-    """Stride in floats of vectors in shared memory: eight vectors start in different banks."""
+    """Stride between vectors in shared memory, in floats: eight vectors start in different banks."""
     return padded(columns, element) + 4
 
 
 class ProductTile(NamedTuple):
-    """Tile of results that a warp computes at a time.
+    """A tile of results that a warp computes together.
 
     Attributes:
         lanes: number of lanes with different vectors, a power of two; 8 for mma.sync.
@@ -112,7 +112,7 @@ class ProductTile(NamedTuple):
 
     @property
     def all_vectors(self) -> int:
-        """Vectors per warp. All warps have the same vectors, but different columns."""
+        """Vectors per warp. All warps multiply the same vectors, but different columns."""
         return self.lanes * self.vectors
 
     @property
@@ -122,12 +122,12 @@ class ProductTile(NamedTuple):
 
     @property
     def pitch(self) -> int:
-        """Stride in floats of vectors' partial sums: lanes write to different banks."""
+        """Stride between the partial sums of vectors, in floats: lanes write to different banks."""
         return self.all_rows | 1 if self.element == FLOAT32 else self.all_rows + 4
 
     @property
     def sums(self) -> int:
-        """Floats for partial sums of all warps."""
+        """Number of floats for the partial sums of all warps."""
         return WARPS * self.all_vectors * self.pitch
 
     def __str__(self) -> str:
@@ -146,12 +146,12 @@ class DenseMatrix:
         number: its number in instructions.
         rows: maximum number of rows per block.
         columns: columns of a row.
-        element: element type of products; the window holds bf16 in pairs, all else as float32.
-        chunk: columns that fit into the window at a time; 0: all.
+        element: element type of products; the window holds bf16 in pairs, other types as float32.
+        chunk: columns that fit into the window at a time; 0: all columns.
         window: number of its window, which other matrices may share.
         at: the window's first float.
-        home: place while the window holds another matrix: the first of its registers, or IN_MEMORY. IN_WINDOW: in
-            memory, but a launch starts with the matrix in the window.
+        home: place while the window holds another matrix: its first register, or IN_MEMORY. IN_WINDOW: it is in memory,
+            but a launch starts with the matrix in the window.
         tiles: numbers of the product tiles for few, some and many vectors.
         what: its name, for a comment in the source.
     """
@@ -172,7 +172,7 @@ class DenseMatrix:
 
     @property
     def is_at_home(self) -> bool:
-        """True if registers hold it while its window holds another matrix."""
+        """True if registers hold the matrix while its window holds another one."""
         return self.home >= 0
 
     @property
@@ -192,7 +192,7 @@ class DenseMatrix:
 
     @property
     def window_quads(self) -> int:
-        """Number of quads of a row that fit into the window."""
+        """Number of a row's quads that fit into the window."""
         return self.chunk // self._columns_of_quad if self.chunk else self.quads
 
     @property
@@ -201,7 +201,7 @@ class DenseMatrix:
 
     @property
     def pitch(self) -> int:
-        """Stride of rows in words: rows that are read together start in different banks."""
+        """Stride between rows, in words: rows that are read together start in different banks."""
         quads = self.window_quads
         return 16 * (quads // 4 | 1) if self.element == BFLOAT16 else 4 * (quads + 1)
 
@@ -212,12 +212,12 @@ class DenseMatrix:
 
     @property
     def registers(self) -> int:
-        """Registers per thread, if registers hold it."""
+        """Registers per thread, if registers hold the matrix."""
         return 4 * -(-self.rows * self.quads // THREADS)
 
     @property
     def end(self) -> int:
-        """First float of shared memory after it."""
+        """First float of shared memory after the matrix."""
         return self.at + self.size
 
 
@@ -229,11 +229,11 @@ class Chip:
         slots, matrices: slots of the published scheme, and the matrices in them.
         dense: matrices in windows.
         product_tiles: tiles of products with matrices in windows.
-        whole_vectors: minimum number of whole vectors that fit into shared memory, for such products.
-        registers: words of weights in the registers of every thread.
+        whole_vectors: for such products, the minimum number of whole vectors that fit into shared memory.
+        registers: number of registers that hold weights in every thread.
         tile: vectors that a thread multiplies by a slot at a time.
         groups: number of groups of thread blocks; each group holds all matrices once.
-        vps: thread blocks of all groups, if the kernel is compiled for this number and divides by a constant; else 0.
+        vps: thread blocks of all groups, if the kernel is compiled for this number (a constant divisor); else 0.
         gradient_vertices: vertices per step of a gradient sum.
     """
 
@@ -268,7 +268,7 @@ class Chip:
 
     @property
     def sums(self) -> int:
-        """Floats of partial sums."""
+        """Number of floats for partial sums."""
         return max((t.sums for t in self.product_tiles), default=0)
 
     @property
@@ -289,7 +289,7 @@ class Chip:
 
     @property
     def homes(self) -> list[DenseMatrix]:
-        """Matrices of windows whose home is in registers."""
+        """Matrices in windows whose home is in registers."""
         return [m for m in self.dense if m.is_at_home]
 
     @property
@@ -330,12 +330,12 @@ class Chip:
 
     @property
     def held_floats(self) -> int:
-        """Floats of windows and products, and a word for each window with its current matrix."""
+        """Floats for windows and products, and a word per window for its current matrix."""
         return self.windows_at + self.window_floats + len({m.window for m in self.dense})
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block. Gradient sums reuse the memory of products."""
+        """Dynamic shared memory of a block, in bytes. Gradient sums reuse the memory of products."""
         return KERNEL_SHARED + WORD_BYTES * max(self.held_floats, self.gradient_vertices * GRADIENT_FLOATS)
 
     def describe(self) -> str:

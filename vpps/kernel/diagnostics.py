@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-SHOWN = 3  # diagnostics that a message quotes
+SHOWN = 3  # number of diagnostics that a message quotes
 AROUND = 2  # lines of source before and after the line of an error
-_OTHERS = 8  # quoted lines of a log without line numbers
+_OTHERS = 8  # number of lines quoted from a log without line numbers
 
 _ERROR = re.compile(r"(?P<file>.+?):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<message>.*)")
 
@@ -22,7 +22,7 @@ def numbered(lines: Iterable[tuple[int, str]], marked: int = 0) -> list[str]:
 
 
 def quoted(errors: list[Diagnostic], source: str) -> str:
-    """The first diagnostics, each with the lines around it."""
+    """The first diagnostics, each with the source lines around it."""
     lines = source.splitlines()
     shown = []
     for number, message in errors[:SHOWN]:

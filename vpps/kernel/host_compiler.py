@@ -45,7 +45,7 @@ FLAGS = (*ALL_FLAGS, "-O2", "-shared", "-pthread", "-fopenmp-simd")
 ISA_FLAGS = {
     "avx512": ("-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mfma", "-mprefer-vector-width=512"),
     "avx2": ("-mavx2", "-mfma"),
-    # By default g++ loads operands of products too early, and spills two of 24 sums.
+    # By default g++ loads the operands of products too early, and spills two of 24 sums.
     "neon": ("-fno-schedule-insns",),
     "portable": (),
 }
@@ -73,7 +73,7 @@ def _processor() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def cpu_features() -> frozenset[str]:
-    """Feature flags of the processor, by their names in Linux; elsewhere those that all processors of its kind have."""
+    """The processor's feature flags, as Linux names them; on other systems, those of all processors of its kind."""
     found = _processor()
     common = ["asimd"] if platform.machine() in ("aarch64", "arm64") else []
     return frozenset([*(found.get("flags") or found.get("Features", "")).split(), *common])
@@ -109,7 +109,7 @@ def tile_of_machine() -> Tile:
 
 
 def multiplies_pairs(isa: str) -> bool:
-    """True if this processor has bf16 instructions of that set. Without them, other instructions give the same bits."""
+    """True if this processor has the bf16 instructions of that set. The fallback gives the same bits."""
     return isa == "avx512" and "avx512_bf16" in cpu_features()
 
 
@@ -133,7 +133,7 @@ def compiler() -> list[str]:
 
 
 def has_compiler() -> bool:
-    """True if there is a compiler. A compiler named by CXX counts; if it does not exist, compilation raises."""
+    """True if there is a compiler. Also True if CXX names a compiler that does not exist; compilation then raises."""
     return CXX.is_set or bool(_found())
 
 
@@ -150,7 +150,7 @@ def _works(path: str) -> bool:
     """True if a program is a compiler. On macOS, g++ may be a stub that asks to install the developer tools."""
     try:
         compiler_version((path,))
-    except CompileError as error:  # other errors are raised by the compilation
+    except CompileError as error:  # the compilation raises other errors
         return not isinstance(error.__cause__, subprocess.CalledProcessError)
     return True
 
@@ -204,14 +204,14 @@ def run_compiler(compiler: Sequence[str], step: Sequence[str], what: str, text: 
 
 
 def build_cpu(rounds: bool = False) -> tuple[Path, str, Tile]:
-    """Build the cpu target's kernel with `build_library`; returns path, source and tile. `rounds`: see `render_cpu`."""
+    """Build the cpu target's kernel (`build_library`); return its path, source and tile. `rounds`: see `render_cpu`."""
     tile = tile_of_machine()
     kernel = cpu_kernel(tile, rounds=rounds)
     return build_library(kernel), kernel.source, tile
 
 
 def cpu_kernel(tile: Tile, target: str = "", rounds: bool = False) -> HostLibrary:
-    """The cpu target's kernel for a tile, as a `HostLibrary`. `target`: see there; `rounds`: see `render_cpu`."""
+    """The cpu target's kernel for a tile, as a `HostLibrary`. For `target` see there, for `rounds` see `render_cpu`."""
     name = f"{tile.name}-rounding" if rounds else tile.name
     flags, label = (*FLAGS, *ISA_FLAGS[tile.isa]), Label("cpu kernel", name)
     if rounds and not target and multiplies_pairs(tile.isa):
@@ -221,7 +221,7 @@ def cpu_kernel(tile: Tile, target: str = "", rounds: bool = False) -> HostLibrar
 
 
 def build_tails(tails: Sequence[Tail]) -> Path:
-    """Build a library of tails for the kernel of `build_cpu`; returns its path. Raises as `build_library`."""
+    """Build a library of tails for the kernel of `build_cpu`; return its path. Raises the errors of `build_library`."""
     tile = tile_of_machine()
     label = Label("tails", f"{len(tails)} program{'s' * (len(tails) > 1)}, {tile.isa}")
     flags = (*FLAGS, *ISA_FLAGS[tile.isa])
@@ -255,7 +255,7 @@ def build_cached(
     source: str, what: str, flags: Sequence[str], steps: Steps, *depends_on: str, label: Label, suffix: str = ".so",
     command: Sequence[str] = (),
 ) -> Path:  # fmt: skip
-    """Path of the binary compiled from a source, built unless the cache has it. Raises as `build_library`.
+    """Path of the binary compiled from a source, built unless the cache has it. Raises the errors of `build_library`.
 
     Args:
         source: text of the source.

@@ -1,7 +1,7 @@
 """Finds the NVRTC library and calls it through ctypes.
 
 The version comes from the loaded library, never from package metadata, which may describe another copy. Loading takes
-6 ms (the package `cuda.bindings` would take 60 more), so a cache hit can afford it.
+6 ms (the package `cuda.bindings` would take 60 more), which is acceptable even for a cache hit.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class Library:
             form: format of the code.
 
         Raises:
-            CompileError: a call fails for another reason than the source.
+            CompileError: a call fails for a reason other than the source.
         """
         self._find_builtins()
-        # NVRTC 12.9 and newer use the driver's cache on machines with a GPU. A cache hit has no log, so that registers
-        # and spills would be unknown.
+        # NVRTC 12.9 and newer use the driver's cache on machines with a GPU. A hit in that cache returns no log, so
+        # registers and spills would be unknown.
         if tuple(map(int, self.version.split("."))) >= (12, 9):
             options = (*options, "--no-cache")
         program = ctypes.c_void_p()
@@ -106,7 +106,7 @@ class Library:
             self._call("nvrtcDestroyProgram", ctypes.byref(program))
 
     def _find_builtins(self) -> None:
-        """Load the builtins library, which the wheel of 13.0 does not find in its own folder."""
+        """Load the builtins library, because NVRTC 13.0 from the wheel does not find it in its own folder."""
         beside = Path(self.path).resolve().with_name(f"libnvrtc-builtins.so.{self.version}")
         if beside.is_file():
             ctypes.CDLL(str(beside))
@@ -136,11 +136,11 @@ class Library:
 
 @lru_cache(maxsize=1)
 def library() -> Library:
-    """The NVRTC of this process: from the first package folder with one of the wheels, else the one that
-    `cuda.pathfinder` or the system's loader finds (of a toolkit or conda).
+    """The NVRTC of this process: from the first package folder with one of the wheels, else the library that
+    `cuda.pathfinder` or the system's loader finds (from a toolkit or conda).
 
     Raises:
-        CompileError: there is none; the message says how to get it.
+        CompileError: there is no NVRTC; the message says how to get it.
     """
     for folder in package_folders():
         for name in _IN_WHEELS:

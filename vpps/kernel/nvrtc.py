@@ -1,6 +1,6 @@
 """Compiles CUDA source to a cubin with NVRTC from PyPI. It needs no toolkit, driver or GPU.
 
-It compiles to a cubin, not PTX: the driver would finish PTX, and its version is untested. The source includes no
+It compiles to a cubin, not PTX: PTX is compiled by the driver, whose version is untested. The source includes no
 headers: <cuda/atomic> and cooperative groups cost 0.6 to 1.5 s of compile time each.
 """
 
@@ -21,10 +21,10 @@ from vpps.kernel.resources import Resources, resources_of
 
 # -fmad=false: fused multiply-adds are explicit in the templates. The cpu and simt targets are also compiled without
 # contraction, so all targets give the same bits if sums have the same order. Never use --use_fast_math (it flushes
-# denormals), -G (arrays go to local memory) or --Ofast-compile (arrays go to local memory, and it changes later
-# compilations of the process).
+# denormals), -G (arrays go to local memory) or --Ofast-compile (arrays go to local memory, and later compilations in
+# the process change).
 # --device-as-default-execution-space: NVRTC 13.0 rejects a generic lambda because it takes it for a host function.
-# Other versions give the same code with and without.
+# Other versions generate the same code with this option and without it.
 OPTIONS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space", "--ptxas-options=-v")
 
 LINES = "--generate-line-info"  # source lines of instructions, for listings; the instructions stay the same
@@ -129,7 +129,7 @@ def library_version() -> str:
 
 
 def _compile(source: str, options: tuple[str, ...], arch: str, form: Form = "CUBIN") -> tuple[bytes, str, float]:
-    """Compile; returns code, log and seconds."""
+    """Compile; return code, log and seconds."""
     nvrtc = library()
     check_arch(arch)
     start = time.perf_counter()

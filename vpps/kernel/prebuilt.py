@@ -1,6 +1,6 @@
 """Finds shared libraries that were compiled when vpps was installed: `vpps/prebuilt/` in the package.
 
-`vpps/installation.py` puts them there. A file's name ends with a digest of all inputs except the compiler, so that a
+`vpps/installation.py` stores them there. A file's name ends with a digest of all inputs except the compiler, so that a
 library is not used after its source has changed. A checkout may hold libraries for several Pythons and machines.
 """
 
@@ -23,13 +23,13 @@ class HostLibrary:
     """Inputs of a shared library for the host.
 
     Attributes:
-        name: start of its file name; it contains all dependencies besides source and flags.
+        name: start of the file name; it contains all dependencies besides source and flags.
         what: name of the source, for messages.
         source: the whole text.
         flags: compiler flags, in the spelling of g++.
         label: its description in the cache.
         headers: folders of third-party headers.
-        target: zig's name of the platform to compile for, such as "aarch64-linux-gnu.2.17"; "": this one.
+        target: zig's name for the platform to compile for, such as "aarch64-linux-gnu.2.17"; "": this machine.
     """
 
     name: str
@@ -51,13 +51,13 @@ class HostLibrary:
 
 
 def find(library: HostLibrary) -> Path | None:
-    """Path of a library that was compiled when vpps was installed; None if it was not."""
+    """Path of a library that was compiled when vpps was installed; None if there is none."""
     path = FOLDER / library.file_name
     return path if path.is_file() else None
 
 
 def installed(library: HostLibrary) -> Path:
-    """Path of a library that is only compiled at installation. Raises CompileError if it is missing."""
+    """Path of a library that is compiled only at installation. Raises CompileError if it is missing."""
     path = find(library)
     if path is None:
         raise CompileError(

@@ -1,4 +1,4 @@
-"""Runs compilers as processes, and kills them when nobody waits for them any more.
+"""Runs compilers as processes, and kills them when they are no longer needed.
 
 A compiler driver starts other processes, so the whole process group is killed.
 """
@@ -50,7 +50,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
         if error.errno in NO_MORE:
             raise CompileError(no_more(command[0], error.strerror)) from None
         raise
-    finally:  # mainly for Ctrl-C: a driver that dies alone leaves its compiler running
+    finally:  # mainly for Ctrl-C: if only the driver dies, its compiler keeps running
         if process is not None:
             _kill(process)
             process.wait()
@@ -65,7 +65,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
 
 
 def no_more(what: str, why: object) -> str:
-    """Message and remedy if the system cannot start more threads or processes."""
+    """Message, with a remedy, for a system that cannot start more threads or processes."""
     return f"{what} cannot be started ({why}): raise the limits of processes and memory (ulimit -u, ulimit -v)"
 
 

@@ -19,8 +19,8 @@ from vpps.config import search_path
 
 
 def package_folders() -> list[str]:
-    """Package folders in sys.path: site-packages, absolute folders of PYTHONPATH, and NumPy's folder. Others, such as
-    the working directory and the script's folder, may hold files of strangers."""
+    """Package folders in sys.path: site-packages, absolute folders of PYTHONPATH, and NumPy's folder. Other folders,
+    such as the working directory and the script's folder, may hold strangers' files."""
     named = [] if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "").split(os.pathsep)
     trusted = [folder for folder in named if os.path.isabs(folder)]
     trusted += [*site.getsitepackages(), str(Path(np.__file__).parents[1])]
@@ -31,7 +31,7 @@ def package_folders() -> list[str]:
 
 
 def which(name: str) -> str | None:
-    """Path of a program. A bare name is searched in the absolute folders of PATH; a path is made absolute."""
+    """Path of a program. A bare name is looked up in the absolute folders of PATH; a path is made absolute."""
     if os.path.dirname(name):
         return shutil.which(os.path.abspath(name))
     return shutil.which(name, path=absolute_path(search_path()))
@@ -43,7 +43,7 @@ def absolute_path(path: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """The environment of every process that vpps starts. Such a process finds programs and modules as this one does."""
+    """The environment of every process that vpps starts, which finds the same programs and modules as this process."""
     found = {**os.environ, "PYTHONSAFEPATH": "1"}
     return found | {name: absolute_path(found[name]) for name in ("PATH", "PYTHONPATH") if name in found}
 

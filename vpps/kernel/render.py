@@ -31,13 +31,13 @@ from vpps.script.tails import NONE, Load, Step, Tail, ViewUse
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Shape of a pass of the matrix routines over a panel, for one instruction set.
+    """Shape of the matrix routines' passes over a panel, for one instruction set.
 
     Attributes:
         isa: "avx512", "avx2", "neon" or "portable".
         panel: rows of a packed panel; units are dealt to virtual processors in multiples of it.
         vectors: vectors multiplied per pass; panel * vectors sums stay in registers.
-        lanes: floats of a vector register.
+        lanes: number of floats in a vector register.
     """
 
     isa: str
@@ -52,13 +52,13 @@ class Tile:
 
 
 # Measured on one core of Zen 5: smaller passes wait for loads. Larger passes are faster only for a few numbers of
-# vectors (9, 17), without effect in any network. The tile of neon has not been measured; its sums stay in registers.
+# vectors (9, 17), and in no network. Neon's tile has not been measured; its sums stay in registers.
 TILES: dict[str, Tile] = {
     t.isa: t
     for t in (Tile("avx512", 32, 8, 16), Tile("avx2", 16, 6, 8), Tile("neon", 16, 6, 4), Tile("portable", 8, 4, 4))
 }
 
-ALWAYS = frozenset({"end", "signal", "wait", "barrier", "loss"})  # instructions of every kernel
+ALWAYS = frozenset({"end", "signal", "wait", "barrier", "loss"})  # instructions that every kernel has
 
 C_TYPES = {
     "operand": "Operand",
@@ -75,7 +75,7 @@ CUDA_SYNC = ("cuda/sync.h",)
 CUDA_TIMELINE = ("cuda/timeline.h",)
 TIMELINE_LINE = "VP_TIMELINE("  # start of lines that are removed from a GPU's kernel without a timeline
 
-ROUTINES = (  # for both
+ROUTINES = (  # for host and GPU
     "elementwise.cuh", "ops/elementwise.cuh", "ops/rowwise.cuh", "ops/lists.cuh", "random.cuh", "guard.cuh",
     "optimizers.cuh",
 )  # fmt: skip
@@ -106,7 +106,7 @@ def template_dir() -> Path:
 
 
 def header_text(name: str) -> str:
-    """Text of a header, without the lines by which editors and compilers read it alone."""
+    """Text of a header, without the lines that let editors and compilers read it by itself."""
     lines = (template_dir() / name).read_text(encoding="utf-8").splitlines()
     return "\n".join(line for line in lines if not line.startswith(('#include "', "#pragma once"))).strip() + "\n"
 
@@ -153,8 +153,8 @@ def _render(timeline: bool, template: str = "kernel.cu.j2", **values: Any) -> st
 def render_cpu(tile: Tile, named: bool = False, rounds: bool = False) -> str:
     """Source of the cpu target's kernel.
 
-    The kernel depends only on the instruction set: on a CPU the weights live in memory, so shapes come with the script
-    and one binary serves every model.
+    The kernel depends only on the instruction set: on a CPU the weights are in memory and shapes come with the script,
+    so one binary serves every model.
 
     Args:
         named: write `#include` lines instead of the headers' text.
@@ -276,14 +276,14 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         # Headers need all forms. Without their text, only the forms of this model's instructions matter to a reader.
         forms={form: FORMS[form] for form in FORMS if not named or form in used},
         table=table,
-        # Elementwise ops with equally many operands share a loop: code space is scarce, and a uniform branch is cheap.
+        # Elementwise ops with equal operand counts share a loop: code space is scarce, and a uniform branch is cheap.
         merged={form: [i for i in table if i.form == form] for form in maps},
         tails=sorted(spec.tails, key=lambda t: t.number),
         lines_of=partial(lines_of, loads_first=chip.registers <= FEW_REGISTERS),
     )
 
 
-# ---- source of tails: each value of a program is a constant in a C++ function, each step a call of device code
+# ---- source of tails: each value is a constant in a C++ function, and each step calls device code
 
 _LOADS = {  # members of Unit
     Load.UNIT: "load",
@@ -295,12 +295,12 @@ _LOADS = {  # members of Unit
 
 
 def lines_of(tail: Tail, loads_first: bool) -> Iterator[str]:
-    """Lines of the body of `unit` (templates/tails.j2). It stores a result as soon as it is computed, which frees a
+    """Lines of the body of `unit` (templates/tails.j2). Each result is stored as soon as it is computed, to free a
     register.
 
     Args:
-        loads_first: all loads come first and are in flight together; else each value is loaded just before its first
-            use, which takes fewer registers.
+        loads_first: all loads come first and are in flight together. Otherwise each value is loaded just before its
+            first use, which needs fewer registers.
     """
     known: set[int] = set()
     waiting = [(tail.first_store + k, v) for k, v in enumerate(tail.stores)]

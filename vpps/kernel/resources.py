@@ -1,6 +1,6 @@
 """Resource usage of a compiled CUDA kernel: registers, stack, spills, shared memory, code.
 
-The code size comes from the cubin, an ELF file. All else is in the report that ptxas writes with option -v.
+The code size comes from the cubin, an ELF file. Everything else is in the report that ptxas writes with option -v.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Resources:
 
     Attributes:
         registers: 32-bit registers per thread.
-        stack: bytes of local memory per thread, including called functions; arrays indexed at run time live there.
+        stack: bytes of local memory per thread, including called functions; arrays indexed at run time are there.
         spill_stores: bytes that spills store to the stack.
-        spill_loads: bytes that spills load again.
-        shared_bytes: static shared memory per block; a launch's dynamic shared memory comes on top.
+        spill_loads: bytes that spills load back.
+        shared_bytes: static shared memory per block; a launch adds dynamic shared memory.
         code_bytes: bytes of machine code, including called functions.
         cached_registers: registers per thread that the renderer gives to weights or gradients.
         compile_seconds: wall time of the compiler, without loading it.
@@ -44,7 +44,7 @@ class Resources:
 
 _EXECUTABLE = 0x4  # SHF_EXECINSTR
 _USED = re.compile(r"Used (\d+) registers.*")
-_STACK = re.compile(r"(\d+) bytes (?:stack frame|cumulative stack size)")  # without; with called functions
+_STACK = re.compile(r"(\d+) bytes (?:stack frame|cumulative stack size)")  # first without, then with called functions
 _SHARED = re.compile(r"(\d+) bytes smem")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 

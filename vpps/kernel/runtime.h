@@ -1,5 +1,5 @@
-// Minimal C++ runtime for libraries that link none (ziglang.py): memory allocation, and abort if there is none left.
-// All symbols are hidden from other libraries.
+// Minimal C++ runtime for libraries that link none (ziglang.py): memory allocation, and abort if memory runs out. All
+// symbols are hidden from other libraries.
 #include <cstdio>
 #include <cstdlib>
 #include <new>
@@ -31,12 +31,12 @@ OURS extern void* __dso_handle;
 void* __dso_handle = &__dso_handle;
 }
 
-#if defined(VPPS_STRINGS)  // libc++ has these instances in its binary
+#if defined(VPPS_STRINGS)  // libc++'s binary has these instances
 #include <string>
 template class std::basic_string<char>;
 #endif
 
-// libc++ calls this function instead of a throw.
+// libc++ calls this function instead of throwing.
 _LIBCPP_BEGIN_NAMESPACE_STD
 [[noreturn]] OURS void __libcpp_verbose_abort(const char* format, ...) noexcept
 {

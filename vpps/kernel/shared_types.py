@@ -25,10 +25,10 @@ _PROTOTYPE = re.compile(r"(?P<returns>\w+\*?) (?P<name>\w+)\((?P<takes>.*)\)")
 
 
 def fields(ints: str = "", words: str = "", floats: str = "") -> Callable[[type[S]], type[S]]:
-    """Class decorator that gives a struct its fields, eight bytes each. Addresses of arrays are numbers, too.
+    """Class decorator that gives a struct its fields, eight bytes each. Array addresses are also numbers.
 
     Args:
-        ints, words, floats: names of the signed ints, the unsigned ints and the doubles, in this order.
+        ints, words, floats: names of the signed ints, the unsigned ints and the doubles, which follow in this order.
     """
 
     def give(struct: type[S]) -> type[S]:
@@ -40,7 +40,7 @@ def fields(ints: str = "", words: str = "", floats: str = "") -> Callable[[type[
 
 
 def numbers(struct: Structure) -> list[int]:
-    """The fields of a struct of ints, in order."""
+    """The fields of a struct that holds only ints, in order."""
     return [getattr(struct, name) for name, *_ in struct._fields_]
 
 
@@ -56,7 +56,7 @@ def enum(defined: type[IntEnum]) -> str:
 
 
 def struct(defined: type[Structure]) -> str:
-    """A C++ struct with the same fields; the compiler checks that offsets equal those in Python."""
+    """A C++ struct with the same fields; the compiler checks that offsets are the same as in Python."""
     name = defined.__name__
     members: list[tuple[str, Any]] = [member[:2] for member in defined._fields_]
     lines = [f"    {_SPELLED[kind]} {field};\n" for field, kind in members]
@@ -68,8 +68,8 @@ def struct(defined: type[Structure]) -> str:
 
 
 def record(defined: type) -> str:
-    """A C++ struct for a NamedTuple, named without "Record". Its constructor reads it from a stream of ints (`taken`,
-    in planner/native/numbers.h)."""
+    """A C++ struct for a NamedTuple, named without "Record". The constructor reads the value from a stream of ints
+    (`taken`, in planner/native/numbers.h)."""
     name = defined.__name__.removesuffix("Record")
     members = {field: _spelled(hint) for field, hint in get_type_hints(defined, include_extras=True).items()}
     lines = [f"    {kind} {field};\n" for field, kind in members.items()]
@@ -86,12 +86,12 @@ def _spelled(hint: Any) -> str:
 
 
 def constants(values: Mapping[str, int]) -> str:
-    """C++ constants for numbers by their names."""
+    """C++ constants for named numbers."""
     return "".join(f"constexpr i64 {name} = {int(value)};\n" for name, value in values.items())
 
 
 def declarations(prototypes: Iterable[str]) -> str:
-    """C++ declarations of exported functions, so that a definition with other types is a compile error."""
+    """C++ declarations of exported functions, so that a definition with different types is a compile error."""
     return "".join(f"EXPORT {prototype};\n" for prototype in prototypes)
 
 

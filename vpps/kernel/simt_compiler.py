@@ -16,14 +16,14 @@ EMULATOR_HEADERS = ("barriers.h", "scheduler.h", "races.h", "machine.h", "clocks
 WORDS = "words.h"
 
 FLAGS = (*ALL_FLAGS, "-fno-exceptions")
-# -O1, because compilation takes longer than execution. `#pragma unroll` is for NVRTC.
+# -O1, because compilation takes longer than execution. `#pragma unroll` is meant for NVRTC.
 KERNEL_FLAGS = ("-O1", "-Wno-unknown-pragmas")
 RACE_FLAGS = ("-fsanitize=thread",)  # accesses call the emulator's __tsan_*; libtsan is not linked
 LINK_FLAGS = ("-shared", "-Wl,-z,defs")  # -z defs: an intrinsic that words.h lacks is a link error
 
 
 def build_emulator() -> Path:
-    """Path of the emulator's object file, built unless cached. Raises as `build_simt`."""
+    """Path of the emulator's object file, built unless cached. Raises the errors of `build_simt`."""
     folder = template_dir() / "simt"
     source, *headers = [(folder / name).read_text(encoding="utf-8") for name in (EMULATOR, *EMULATOR_HEADERS)]
     flags: tuple[str, ...] = (*FLAGS, "-O2", "-I", str(folder))
@@ -61,7 +61,7 @@ def build_simt(source: str, races: bool = False) -> Path:
     if races:
         flags += RACE_FLAGS
         if "clang" not in compiler_version(tuple(command)):
-            flags += ("--param=tsan-instrument-func-entry-exit=0",)  # no reports of function calls
+            flags += ("--param=tsan-instrument-func-entry-exit=0",)  # function calls are not reported
     libraries: list[str] = []
     if ziglang.is_zig(command):
         flags = tuple(ziglang.compile_flags(flags))

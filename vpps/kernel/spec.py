@@ -24,14 +24,14 @@ def check_numbers(tails: Iterable[Tail]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """Inputs of the source of a cuda or simt kernel. On cpu one kernel serves all models, so only tails matter.
+    """Inputs for the source of a cuda or simt kernel. On cpu one kernel serves all models, so only the tails matter.
 
     Attributes:
-        instructions: names of the instructions that it supports; it rejects others.
+        instructions: names of the instructions that the kernel supports; it rejects all others.
         chip: the weights that the virtual processors hold, and their places.
         tails: programs of tails.
         rounds: True if products may round operands from memory.
-        timeline: True if it records a timeline (runtime/stamps.py); set by the machines in vpps/runtime.
+        timeline: True if the kernel records a timeline (runtime/stamps.py); set by the machines in vpps/runtime.
     """
 
     instructions: frozenset[str]
@@ -44,11 +44,11 @@ class KernelSpec:
         check_numbers(self.tails)
 
     def of(self, vps: int) -> KernelSpec:
-        """A copy for a fixed number of virtual processors, by which the compiler divides with multiplications."""
+        """A copy for a fixed number of virtual processors, so that the compiler divides by it with multiplications."""
         return replace(self, chip=replace(self.chip, vps=vps))
 
     def made_for(self, target: str, vps: int) -> KernelSpec:
-        """The specification that a target compiles: with `vps` fixed if the target requires that."""
+        """The specification that a target compiles, with `vps` fixed if the target requires a fixed number."""
         return self.of(vps) if TARGETS[target].fixed_vps else self
 
     def recording(self, timeline: bool) -> KernelSpec:
@@ -56,12 +56,12 @@ class KernelSpec:
         return replace(self, timeline=timeline)
 
     def joined(self, other: KernelSpec) -> KernelSpec:
-        """The other kernel, with this one's instructions and tails added if both hold the same weights."""
+        """The other specification, with this one's instructions and tails added if both hold the same weights."""
         if self.chip != other.chip:
             return other
         return replace(other, instructions=self.instructions | other.instructions, tails=self.tails | other.tails)
 
     def covers(self, other: KernelSpec) -> bool:
-        """True if a kernel of this specification can run the scripts of the other."""
+        """True if a kernel with this specification can run the scripts for the other."""
         alike = self.chip == other.chip and self.rounds == other.rounds
         return alike and self.instructions >= other.instructions and self.tails >= other.tails

@@ -1,9 +1,9 @@
 """The C++ compiler of the `ziglang` package: clang and all headers, from PyPI, for machines that have no compiler.
 
 `zig c++` ships its libraries as sources and compiles them at the first link: two minutes of processor time for libc++
-alone. Our libraries avoid that. They only include headers and have no exceptions. They link with the C library that
-this process has loaded, and with the few functions of `runtime.h`. So the first kernel takes no longer than any other,
-and zig's own cache stays empty. Results have the same bits as with g++.
+alone. Our libraries avoid that. They only include headers and use no exceptions. They link with the C library that this
+process has loaded, and with the few functions of `runtime.h`. The first kernel therefore takes no longer than any
+other, and zig's own cache remains empty. Results are bit-identical to those with g++.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 from vpps.kernel.programs import in_packages, package_folders
 
-# Zig's clang compiles for this processor by default; other compilers for the architecture's baseline. At -O0 zig adds
-# checks that need a library.
+# By default, zig's clang compiles for this processor, and other compilers for the architecture's baseline. At -O0 zig
+# adds checks that need a library.
 DEFAULTS = ("-mcpu=baseline", "-fno-sanitize=undefined")
 COMPILE_FLAGS = ("-fno-exceptions", "-fvisibility-global-new-delete=force-hidden", "-g0")
-LINK_FLAGS = ("-O2", "-shared", "-Wl,-s")  # without -O zig compiles and links its checks
+LINK_FLAGS = ("-O2", "-shared", "-Wl,-s")  # without -O, zig compiles its checks and links them
 RUNTIME = Path(__file__).with_name("runtime.h")
-RUNTIME_FLAGS = ("-include", str(RUNTIME))  # for one source of each library
+RUNTIME_FLAGS = ("-include", str(RUNTIME))  # for one source file in each library
 
 
 @cache
@@ -56,7 +56,7 @@ def compile_flags(flags: Sequence[str]) -> list[str]:
 
 
 def link_flags(target: str = "") -> list[str]:
-    """Flags that follow the object files of a shared library. `target`: zig's name of a platform; "": this one."""
+    """Flags that follow the object files of a shared library. `target`: zig's name for a platform; "": this machine."""
     libc = None if target else c_library()
     return [*LINK_FLAGS, *(["-nostdlib", str(libc)] if libc else ["-nostdlib++"])]
 
@@ -73,5 +73,5 @@ def steps(command: Sequence[str], flags: Sequence[str], text: Path, binary: Path
 
 
 def identity() -> str:
-    """Text of a library's inputs besides source, flags and compiler; part of the cache key."""
+    """Text that describes a library's inputs besides source, flags and compiler; part of the cache key."""
     return "\n".join([RUNTIME.read_text(encoding="utf-8"), *DEFAULTS, *COMPILE_FLAGS, *LINK_FLAGS])

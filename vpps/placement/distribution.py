@@ -32,18 +32,18 @@ CACHED_COLUMNS = 128
 # The first floats of the pool are constants and results.
 ZERO = 0
 ONE = 1
-LOSS_SLOTS = 2  # addresses 2 and 3: by parity of the launch
-LEFT_OUT = 2  # offset from the loss of the word that tells that the launch skipped its step
+LOSS_SLOTS = 2  # addresses 2 and 3, between which launches alternate
+LEFT_OUT = 2  # offset, from the loss, of the word that says that the launch skipped its step
 FIRST_FREE = ALIGN
 
 
 def aligned(address: int) -> int:
-    """The next address at the start of a cache line."""
+    """The next address that starts a cache line."""
     return -(-address // ALIGN) * ALIGN
 
 
 class Pool(Protocol):
-    """The floats of kernels. If they are in a device's memory, a read copies them."""
+    """The floats that kernels use. If they are in a device's memory, a read copies them."""
 
     @property
     def nbytes(self) -> int:
@@ -69,13 +69,13 @@ class ParameterPlace:
         transposed: packed transpose of a matrix, else 0; for a member of a stack, the start of the stack's transpose.
         rounded: packed bf16 pairs of a matrix that products read in bf16 from memory, else 0. The transpose follows
             them, also in pairs.
-        gradient: gradient with the layout of the weights. A table has one only if gradients accumulate, else 0: a
-            batch's gradient is sparse and is stored with the batch.
+        gradient: gradient with the layout of the weights. For a table, 0 unless gradients accumulate: a batch's
+            gradient is sparse and is stored with the batch.
         moments: one address per moment of the optimizer, with the layout of the weights.
-        average: moving average with the layout of the weights; 0 if there is none.
-        floats: number of floats of each of them.
-        on_chip: how the chip holds the matrix during a launch; None if it does not.
-        precision: precision of products with it.
+        average: moving average with the layout of the weights; 0 if there is no average.
+        floats: number of floats in each of these.
+        on_chip: the matrix's place on the chip during a launch; None if it has none.
+        precision: precision of products with the parameter.
         tiled: True if its gradient is summed in tiles, in memory.
     """
 
@@ -92,12 +92,12 @@ class ParameterPlace:
 
     @property
     def bytes(self) -> int:
-        """Bytes of each of them."""
+        """Number of bytes in each of these."""
         return self.floats * WORD_BYTES
 
     @property
     def rounds(self) -> Flag:
-        """Flags for instructions that multiply it or compute its gradient."""
+        """Flags for instructions that multiply the parameter or compute its gradient."""
         flag = _ROUNDS.get(self.precision.name, NO_FLAGS)
         return flag | Flag.PAIRS if self.rounded else flag
 
@@ -112,7 +112,7 @@ _ROUNDS = {"bf16": Flag.BF16, "tf32": Flag.TF32}
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Division of the rows of a matrix on the chip among virtual processors.
+    """Division of an on-chip matrix's rows among virtual processors.
 
     Attributes:
         number: number of the matrix among those on the chip, from 1.
@@ -158,7 +158,7 @@ class HeldGradients:
 
     Attributes:
         dense: parameters with such a gradient; stacks, not their members.
-        rows: for each lookup table, sorted numbers of the rows with such a gradient.
+        rows: for each lookup table, the sorted numbers of the rows with such a gradient.
     """
 
     dense: frozenset[Parameter] = frozenset()
@@ -176,21 +176,21 @@ class Distribution:
 
     Args:
         parameters: parameters to place.
-        n_vps: virtual processors of a group.
+        n_vps: virtual processors per group.
         panel: rows of a packed panel; units are sliced in multiples of it.
         n_moments: moments that the optimizer keeps; 0 also for inference, which has no gradients either.
         train: True if gradients are needed.
         accumulates: True if tables also need memory for gradients that outlive a batch.
         averages: True if moving averages of the weights are kept.
         held: matrices that the chip holds.
-        groups: number of groups of virtual processors; all use the same places.
+        groups: number of groups of virtual processors; all groups use the same places.
         stacks: stacks of parameters that the kernel treats as one.
         precisions: precisions of products.
 
     Attributes:
         places: places of the user's parameters; a member of a stack has a place within the stack.
         physical: places of the kernel's parameters: stacks instead of their members.
-        gradients: span of all gradients except those of tables.
+        gradients: span of all gradients except table gradients.
         end: start of the batch's memory.
     """
 
@@ -265,7 +265,7 @@ class Distribution:
         self.end = cursor
 
     def _within(self, place: ParameterPlace, p: Parameter) -> ParameterPlace:
-        """The place of a member of a stack, within the stack's place."""
+        """The place of a stack's member, within the stack's place."""
         before = self.first_row(p) * size(p.shape[1:])
 
         def moved(address: int) -> int:
@@ -283,7 +283,7 @@ class Distribution:
         )
 
     def first_row(self, p: Parameter) -> int:
-        """First row of a member in its stack."""
+        """A member's first row in its stack."""
         stack = self.stacks.of[p]
         return stack.members.index(p) * p.shape[0]
 
@@ -312,22 +312,22 @@ class Distribution:
         return placed, empty
 
     def _rows_between(self, table: Parameter, rows: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Spans of a table's gradient without the given rows, which are sorted."""
+        """Spans of a table's gradient, without the given (sorted) rows."""
         start, width = self.places[table].gradient, size(table.shape[1:])
         first = start + np.concatenate([[0], rows + 1]) * width
         last = start + np.append(rows, table.shape[0]) * width
         return [(int(a), int(b)) for a, b in zip(first, last, strict=True) if a < b]
 
     def _floats(self, p: Parameter) -> int:
-        """Floats of its weights."""
+        """Number of floats in a parameter's weights."""
         return self.packed_size(p.shape) if self.is_packed(p) else size(p.shape)
 
     def packed_size(self, shape: tuple[int, ...]) -> int:
-        """Floats of a packed matrix."""
+        """Number of floats in a packed matrix."""
         return -(-shape[0] // self.panel) * self.panel * shape[1]
 
     def packed_pairs(self, shape: tuple[int, ...]) -> int:
-        """Words of a packed matrix of bf16 pairs; an odd last column is paired with zeros."""
+        """Number of words in a packed matrix of bf16 pairs; an odd last column is paired with zeros."""
         return self.packed_size((shape[0], -(-shape[1] // 2)))
 
     def copies(self, p: Parameter) -> tuple[int, int]:
@@ -340,7 +340,7 @@ class Distribution:
         )
 
     def unpack(self, flat: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
-        """Unpack panels to a matrix (R, C); returns a copy."""
+        """Unpack panels to a matrix (R, C); return a copy."""
         rows, columns = shape
         panels = flat.reshape(-1, columns, self.panel).transpose(0, 2, 1)
         matrix = np.empty(panels.shape, np.float32)
@@ -376,7 +376,7 @@ class Distribution:
         return self.unpack(flat, p.shape) if self.is_packed(p) else flat.reshape(p.shape).copy()
 
     def store_weights(self, pool: Pool, p: Parameter, value: NDArray[np.float32]) -> None:
-        """Write a parameter's weights, and its packed transpose and pairs, if any."""
+        """Write a parameter's weights, and its packed transpose and pairs if it has them."""
         place = self.places[p]
         self.store(pool, p, place.weights, value)
         if not self.is_packed(p):
@@ -394,7 +394,7 @@ class Distribution:
     def _store_pairs(
         self, pool: Pool, place: ParameterPlace, value: NDArray[np.float32], height: int, first: int
     ) -> None:
-        """Write rows of weights as pairs, here and in the transpose. They are rows `first` and on of `height`."""
+        """Write rows of weights as pairs, here and in the transpose. They start at row `first` of `height`."""
         n_columns = -(-value.shape[1] // 2)
         with _written(pool, place.rounded, self.packed_size((height, n_columns)), whole=len(value) == height) as words:
             panels = words.reshape(-1, n_columns, self.panel)
@@ -410,7 +410,7 @@ class Distribution:
 
 
 def pairs(matrix: NDArray[np.float32], precision: Precision) -> NDArray[np.float32]:
-    """Round to bf16 and pack pairs of adjacent columns into words, which are not floats. The first is the lower half.
+    """Round to bf16 and pack pairs of adjacent columns into words, which are not floats; the first is the lower half.
 
     Args:
         matrix: (rows, columns).
@@ -429,7 +429,7 @@ def pairs(matrix: NDArray[np.float32], precision: Precision) -> NDArray[np.float
 
 @contextmanager
 def _written(pool: Pool, address: int, floats: int, whole: bool = True) -> Iterator[NDArray[np.float32]]:
-    """Yield a range of the pool for writing. If the pool is on a device, it is a copy that is written back at the end.
+    """Yield a range of the pool for writing. If the pool is on a device, it is a copy, written back at the end.
 
     Args:
         whole: True if the caller writes all floats; if False, the other floats keep their values.

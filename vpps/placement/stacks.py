@@ -1,8 +1,8 @@
 """Stacks: adjacent parameters in the pool that the kernel treats as one.
 
-A stack of matrices of equal width has the rows of the first member, then those of the second, and so on. A stack of
-vectors has their elements. Members have whole panels of rows, so weights, gradient, moments and average of a member are
-a range of the stack's. In the packed transpose a member has some of the columns.
+A stack of equally wide matrices has the first member's rows, then the second member's, and so on. A stack of vectors
+has their elements. Members consist of whole panels of rows, so a member's weights, gradient, moments and average are a
+range within the stack's. In the packed transpose, a member has some of the columns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vpps.model.model import Parameter
 
 
 class Stack(Parameter):
-    """Several parameters as one, used by plans instead of its members. The model does not know it; it has no values.
+    """Several parameters as one, used by plans instead of the members. Models contain no stacks; a stack has no values.
 
     Attributes:
         members: at least two parameters of equal shape, all trainable or none.
@@ -30,7 +30,7 @@ class Stack(Parameter):
         self._name = "+".join(p.name for p in members)
         self._shape = (len(members) * first.shape[0], *first.shape[1:])
         self._trainable = first.trainable
-        self.is_transposed = False  # otherwise it would not be stacked
+        self.is_transposed = False  # a parameter that cells transpose is not stacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Stacks:
     """All stacks of a model.
 
     Attributes:
-        of: stack of each member.
-        orders: groups of matrices, in order, that cells allow to be stacked, even if something else prevents it.
+        of: member -> its stack.
+        orders: ordered groups of matrices that cells allow to be stacked, even if something else prevents it.
     """
 
     of: dict[Parameter, Stack]
@@ -47,7 +47,7 @@ class Stacks:
 
     @classmethod
     def made_of(cls, members: Iterable[Sequence[Parameter]]) -> Stacks:
-        """Make a stack of each group of members."""
+        """Make a stack from each group of members."""
         return cls({p: stack for stack in map(Stack, members) for p in stack.members})
 
     @property
@@ -64,5 +64,5 @@ NO_STACKS = Stacks({})
 
 
 def members(p: Parameter) -> tuple[Parameter, ...]:
-    """The user's parameters in one of the kernel's: the members of a stack, or the parameter itself."""
+    """The user's parameters in a kernel parameter: the members of a stack, or the parameter itself."""
     return p.members if isinstance(p, Stack) else (p,)

@@ -1,4 +1,4 @@
-"""Inputs of the end of a launch: the optimizer's step, averages of the weights, used rows of tables."""
+"""Inputs for the end of a launch: the optimizer's step, averages of the weights, and the table rows that are used."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Averaging:
 
 
 class Ending(NamedTuple):
-    """The part of the end of a launch that is the same for all updates.
+    """The part of a launch's end that is the same for all updates.
 
     Attributes:
         distribution: places of the parameters.
-        rule: name of the optimizer; None if no launch makes a step.
+        rule: name of the optimizer; None if no launch updates parameters.
         averaging: averages of the weights, or None.
     """
 
@@ -53,7 +53,7 @@ class Update:
     Attributes:
         optimizer: its rule and hyper-parameters.
         number: number of the update, from 1, for schedules.
-        step: number of the update for bias correction, of parameters without `counts`.
+        step: number of the update, for the bias correction of parameters without `counts`.
         clip_norm: bound of the gradients' global norm, or None.
         averaging: averages of the weights, or None.
         counts: additional steps that a parameter has taken, by name. A change of counts needs a new object.
@@ -68,7 +68,7 @@ class Update:
     _rules: dict[str | None, Optimizer] = field(default_factory=dict, compare=False)
 
     def hyper(self, parameter: str, group: str | None) -> array[float]:
-        """Hyper-parameters of a parameter by name. Each group evaluates its schedule once."""
+        """Hyper-parameters of the parameter with this name. Each group evaluates its schedule once."""
         if group not in self._rules:
             self._rules[group] = self.optimizer.at(self.number, parameter)
         return self._rules[group].hyper(self.step + self.counts.get(parameter, 0))
@@ -76,14 +76,14 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class UsedRows:
-    """Rows of a lookup table that a batch uses.
+    """The rows of a lookup table that a batch uses.
 
     Attributes:
         rows: their numbers, sorted, without duplicates.
-        gradient: address of their gradients, a row each; 0 if they are added to the table's gradient.
+        gradient: address of their gradients, one row each; 0 if these are added to the table's gradient.
         offsets: script position of the CSR offsets into the addresses of the gradient rows to sum.
         numbers: script position of `rows`, or of the addresses of their rows in the table's gradient.
-        idle: script position of the factors of their averages, or 0.
+        idle: script position of the factors for their averages, or 0.
     """
 
     rows: NDArray[np.int64]
@@ -94,7 +94,7 @@ class UsedRows:
 
 
 def step_fields(place: ParameterPlace, averaging: Averaging | None) -> dict[str, Any]:
-    """Fields of a step's instruction with the addresses of a parameter's weights, moments and average."""
+    """Fields for a step's instruction: the addresses of a parameter's weights, moments and average."""
     moment0, moment1 = (*place.moments, 0, 0)[:2]
     return {
         "weights": place.weights,

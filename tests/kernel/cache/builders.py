@@ -22,12 +22,12 @@ def refuse(text: Path, binary: Path) -> None:
 
 
 def names(folder: Path) -> list[str]:
-    """Names of all files of a cache, without their folders."""
+    """Names of all files in a cache, without their folders."""
     return sorted(p.name for p in folder.rglob("*") if not p.is_dir())
 
 
 def suffixes(folder: Path) -> list[str]:
-    """Suffixes of all files of a cache."""
+    """Suffixes of all files in a cache."""
     return sorted(Path(name).suffix for name in names(folder))
 
 
@@ -37,5 +37,5 @@ def key_named(name: str) -> str:
 
 
 def name_of(key: str) -> str:
-    """The name that a key of these tests encodes."""
+    """The name that a key from `key_named` encodes."""
     return bytes.fromhex(key).rstrip(b"\0").decode()

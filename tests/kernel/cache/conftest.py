@@ -1,4 +1,4 @@
-"""Isolated caches: tests only touch caches and temporary directories in their own folder."""
+"""Isolated caches: each test only touches caches and temporary directories in the test's folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eviction: the least recently used entries go first, and entries that may be in use stay."""
+"""Eviction: the least recently used entries are removed first, and entries that may be in use are kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vpps.kernel.cache import cached, eviction, read_binary
 
 pytestmark = pytest.mark.host
 
-KILO = "x" * 1000  # source; an entry takes twice this size, plus its record
+KILO = "x" * 1000  # source; an entry is twice this size, plus its record
 
 
 def store(key: str, hours: float = 0.0) -> Path:
@@ -47,7 +47,7 @@ def test_the_limit_is_a_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 class TestEviction:
     @pytest.fixture(autouse=True)
     def entries(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Four entries; the limit has room for two and a half."""
+        """Four entries; two and a half fit into the limit."""
         for key, hours in (("third", 3), ("first", 5), ("fourth", 2), ("second", 4)):
             store(key, hours)
         monkeypatch.setenv("VPPS_CACHE_SIZE", "5k")
@@ -94,7 +94,7 @@ class TestEviction:
 class TestLeftovers:
     @pytest.mark.parametrize("works", [False, True])
     def test_of_killed_processes_go_and_of_those_that_work_stay(self, folder: Path, works: bool) -> None:
-        """There are three scratch folders, one without a lock and one a second old, and the lock of an entry."""
+        """There are three scratch folders, one without a lock and one a second old, and an entry's lock."""
         store("old")
         left = [folder / "kernels" / f"vpps-build-{k:016x}" for k in range(3)]
         lock = folder / "kernels" / (key_named("some") + ".lock")
@@ -116,7 +116,7 @@ class TestLeftovers:
         assert [path.exists() for path in (*left, lock)] == [False, False, True, False]
 
     def test_of_others_stay(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """VPPS_CACHE_DIR is the folder of a project that already has a folder `kernels`."""
+        """VPPS_CACHE_DIR is a project's folder, in which a folder `kernels` already exists."""
         store("old", 5)
         theirs = theirs_in(folder / "kernels")
         monkeypatch.setenv("VPPS_CACHE_SIZE", "1")
@@ -126,7 +126,7 @@ class TestLeftovers:
 
 
 def theirs_in(kernels: Path) -> list[Path]:
-    """Old files of another program."""
+    """Another program's old files."""
     digest, other, third = "0123456789abcdef" * 2, "f" * 32, "e" * 32
     texts = {
         "gemm/gemm.cu": "years of work", "Makefile": "all:", "Cargo.lock": "lock", "uv.lock": "",

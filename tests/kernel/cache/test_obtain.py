@@ -75,7 +75,7 @@ def test_an_entry_that_cannot_be_read_is_made_anew(folder: Path, harm: Callable[
 @pytest.mark.parametrize("error", [OSError("no library"), ImportError("no module")], ids=repr)
 @pytest.mark.parametrize("fails", [1, 2])
 def test_what_cannot_be_loaded_is_made_anew_once(folder: Path, fails: int, error: Exception) -> None:
-    """If it fails again, that is an error, and the entry is removed."""
+    """A second failure is an error, and the entry is removed."""
     binary, attempts = obtain(REQUEST).binary, []
 
     def load(path: Path) -> bytes:

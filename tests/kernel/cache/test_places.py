@@ -1,4 +1,4 @@
-"""The cache directory: the configured one if it is trusted and writable; otherwise another one, with a warning."""
+"""The cache directory: the configured one if it is trusted and writable; otherwise a fallback, with a warning."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class TestRefusal:
 
 
 def raising(code: int, folder: Path, real: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the operating system that fails for paths below a folder."""
+    """An operating-system function that fails for paths below a folder."""
 
     def call(path: Any, *arguments: Any, **options: Any) -> Any:
         given = options.get("dir") or (f"/proc/self/fd/{path}" if isinstance(path, int) else path)
@@ -155,7 +155,7 @@ LIBRARY = HostLibrary("library", "a library", "source", (), Label())
 
 
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: Path, complaint: str) -> None:
-    """Make the compiler a shell script that fails below a folder."""
+    """Replace the compiler with a shell script that fails below a folder."""
     path = tmp_path / "compiler"
     path.write_text(
         "#!/bin/sh\n"
@@ -169,7 +169,7 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: Path, com
 
 
 class TestWriting:
-    """Writes fail, for every call that can fail."""
+    """Writes fail, once at every call that can fail."""
 
     @pytest.mark.parametrize(
         "code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES], ids=errno.errorcode.get
@@ -201,7 +201,7 @@ class TestWriting:
         self, folder: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture, code: int, everywhere: bool,
     ) -> None:  # fmt: skip
-        """If it fails everywhere, one error names the disk."""
+        """If writing fails everywhere, one error names the disk."""
         complaint = f"ld: final link failed: {os.strerror(code)}"
         compiler(tmp_path, monkeypatch, tmp_path if everywhere else folder, complaint)
         if not everywhere:

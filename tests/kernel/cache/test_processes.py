@@ -19,7 +19,7 @@ from vpps.kernel.cache import cached
 
 pytestmark = pytest.mark.host
 
-# Forks instead of new interpreters: an import of vpps takes half a second, the tested code a few milliseconds.
+# Forks instead of new interpreters: importing vpps takes half a second, and the tested code a few milliseconds.
 FORKS = """
     import os, signal, sys, time, traceback
     from pathlib import Path
@@ -68,7 +68,7 @@ def start_building() -> subprocess.Popen[str]:
 class TestAtOnce:
     @pytest.mark.parametrize("locked", [True, False])
     def test_eight_processes_compile_once(self, folder: Path, tmp_path: Path, locked: bool) -> None:
-        """Without locks, as on some file systems, they compile more often and agree on the result."""
+        """Without locks, as on some file systems, they compile several times and agree on the result."""
         out = run(
             FORKS
             + f"""
@@ -196,7 +196,7 @@ class TestStopped:
 
 
 class TestInterrupted:
-    """Ctrl-C arrives at any point."""
+    """Ctrl-C can arrive at any point."""
 
     def test_a_lock_is_given_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(locks, "PATIENCE", 0.0)

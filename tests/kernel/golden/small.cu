@@ -41,12 +41,12 @@
 #define VP_INDEXED      0x80000000u  // bits of an operand's mode: an index list gives the rows,
 #define VP_SCALAR       0x40000000u  // one float per row serves every unit,
 #define VP_OFFSET_MASK  0x1fffffffu  // offset within a row or stride between rows
-#define VP_COUNTERS     8           // number of counters of signals
+#define VP_COUNTERS     8           // number of signal counters
 enum { ACCUMULATE = 1, ROWS = 2, MEAN = 4, NO_GRADIENT = 8, ALONE = 16, TURNS = 32, ALL = 64, CHAINED = 128, BF16 = 256, TF32 = 512, PAIRS = 1024 };  // flags
 enum { USE_READ = 0, USE_WRITE = 1, USE_SUM = 2, USE_MEAN = 3, USE_CONSTANT = 4, USE_RESULT = 5 };  // uses of a tail's view
 struct Hyper { float lr, weight_decay, beta1, complement1, beta2, complement2, eps, step_size, inv_sqrt_correction; };  // hyper-parameters of an optimizer
 
-// ---- windows: places of matrix rows in shared memory, and tiles of products for few, some and many vectors
+// ---- windows: places of matrix rows in shared memory, and product tiles for few, some and many vectors
 enum { BF16_FRAGMENTS = 1, TF32_FRAGMENTS, TF32_PAIRS };  // elements for tensor cores; a pair of tf32 sums to a float32
 enum { IN_WINDOW = -1, IN_MEMORY = -2 };  // initial place of a matrix that is not in registers
 struct Dense { int window, at, pitch, quads, window_quads, kind, home, few, some, many, few_vectors, some_vectors; };
@@ -59,8 +59,8 @@ __device__ __forceinline__ Dense dense(unsigned matrix) { return DENSE[matrix <=
 // Matrices in registers, from register AT on, with QUADS times four words per thread.
 template <int H> struct Home;
 
-// Tiles of products: a lane has RT rows and VT vectors, at strides of LR rows and LV vectors. On tensor cores a warp has RT by
-// VT products of 16 rows and 8 vectors.
+// Tiles of products: a lane covers RT rows and VT vectors, at strides of LR rows and LV vectors. On tensor cores, a warp
+// covers RT by VT products of 16 rows and 8 vectors.
 template <int T> struct ProductTile;
 template <> struct ProductTile<0> { enum { LV = 4, LR = 8, RT = 1, VT = 1, VECTORS = 4, PITCH = 9, KIND = 0, FEW = 1, MANY = 0 }; };
 template <> struct ProductTile<1> { enum { LV = 4, LR = 8, RT = 1, VT = 2, VECTORS = 8, PITCH = 9, KIND = 0, FEW = 1, MANY = 0 }; };
@@ -77,7 +77,7 @@ __constant__ const TileShape PRODUCT_TILES[] = {
 #include "math.cuh"
 #include "script.cuh"
 
-// ---- decoded instructions: the fields of each form (vpps/script/instructions.py) in the order of their words
+// ---- decoded instructions: each form's fields (vpps/script/instructions.py), in the order of their words
 struct Map1 {
     Head head;
     Operand dst;
@@ -304,7 +304,7 @@ struct End {
 #include "tails.cuh"
 #include "cuda/tails.cuh"
 
-// ---- elementwise instructions: those of one form share a loop, in which all threads take the same branch
+// ---- elementwise instructions: those of the same form share a loop, in which all threads take the same branch
 VP_DEVICE float apply(Word opcode, const Rows<1>& r, const int (&u)[1], float value)
 {
     switch (opcode) {

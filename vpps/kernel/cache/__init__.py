@@ -1,8 +1,8 @@
 """Disk cache of compiled kernels, keyed by content and private to the user.
 
-`obtain.py` finds or builds a binary, once for all processes that need it. `entries.py` defines entries on disk, which
-are complete or absent at any time. `places.py` chooses the directory, and a fallback if it is untrusted or not
-writable. `eviction.py` enforces the size limit. Locks are those of `vpps/locks.py`, which end with their process.
+`obtain.py` finds a binary, or builds it once for all processes that need it. `entries.py` defines entries on disk,
+which are either complete or absent at any time. `places.py` chooses the directory, and a fallback if it is untrusted or
+not writable. `eviction.py` enforces the size limit. Locks come from `vpps/locks.py`; a lock ends with its process.
 """
 
 from vpps.kernel.cache.entries import Entry, Label

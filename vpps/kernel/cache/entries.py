@@ -49,12 +49,12 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A binary of the cache.
+    """A binary in the cache.
 
     Attributes:
         binary: path of the binary.
         label: its description.
-        facts: JSON values that the build returned; later users of the binary get them again.
+        facts: JSON values that the build returned; later users of the binary receive them, too.
     """
 
     binary: Path
@@ -80,7 +80,7 @@ def read(folder: Path) -> Entry | None:
 
 
 def look_up(place: Path, key: str) -> Entry | None:
-    """The entry of a key, or None. Marks it as used."""
+    """The entry of a key, or None. Marks the entry as used."""
     entry = read(place / key)
     if entry is not None:
         with contextlib.suppress(OSError):  # a read-only file system
@@ -89,7 +89,7 @@ def look_up(place: Path, key: str) -> Entry | None:
 
 
 def discard(folder: Path) -> bool:
-    """Remove an entry atomically: other processes find all of it or nothing. Returns True if this process did so."""
+    """Remove an entry atomically: other processes see the whole entry or none. Returns True if this process did so."""
     with contextlib.suppress(OSError), locks.scratch(folder.parent) as grave:  # on the same file system, for rename
         folder.rename(grave / "entry")
         return True
@@ -106,8 +106,7 @@ class Usage:
 
 
 def usages(place: Path) -> Iterator[Usage]:
-    """All entries of a place. It ignores files of other programs, which may also use the folder `kernels` in
-    VPPS_CACHE_DIR."""
+    """All entries of a place. Ignores files of other programs that also use the folder `kernels` in VPPS_CACHE_DIR."""
     with contextlib.suppress(OSError):
         for name in filter(_KEY.fullmatch, os.listdir(place)):
             folder = place / name

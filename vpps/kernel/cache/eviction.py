@@ -14,13 +14,13 @@ from vpps.kernel.cache import entries
 
 _log = logging.getLogger(__name__)
 
-IN_USE = 600.0  # seconds after its last use during which an entry stays: a process may be about to load it
+IN_USE = 600.0  # seconds after its last use during which an entry is kept: a process may be about to load it
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def limit() -> int:
-    """Maximum bytes of all entries; 0: no limit. Raises CompileError if VPPS_CACHE_SIZE is no size."""
+    """Maximum bytes of all entries; 0: no limit. Raises CompileError if VPPS_CACHE_SIZE is not a size."""
     text = CACHE_SIZE.get()
     found = _SIZE.fullmatch(text.strip())
     if found is None:
@@ -29,10 +29,10 @@ def limit() -> int:
 
 
 def make_room(place: Path, keep: Path) -> None:
-    """Remove the least recently used entries until the others fit into the limit.
+    """Remove the least recently used entries until the remaining entries fit into the limit.
 
-    Entries used in the last ten minutes stay, and so does `keep`, even if they exceed the limit. Leftovers of killed
-    processes are removed, too.
+    Keeps `keep`, and entries used in the last ten minutes, even if they exceed the limit. Also removes leftovers of
+    killed processes.
     """
     locks.sweep(place)
     most = limit()

@@ -37,7 +37,7 @@ class BinaryRequest:
         suffix: suffix of the binary, such as ".so".
         source: text that `build` compiles; stored next to the binary for readers.
         build: `build(source_path, binary_path)` compiles the source or raises. It may return facts, as JSON types,
-            which later users of the binary get again.
+            which later users of the binary receive, too.
         source_suffix: suffix of the source file.
         label: description of the binary.
     """
@@ -52,7 +52,7 @@ class BinaryRequest:
 
 NOTICEABLE = 1.0  # seconds; longer compilations are announced
 
-# This process's requests by the binary's path, to rebuild a binary that does not load.
+# This process's requests, keyed by the binary's path, to rebuild a binary that does not load.
 _requests: dict[Path, BinaryRequest] = {}
 
 
@@ -76,13 +76,13 @@ def obtain(request: BinaryRequest) -> Entry:
     Processes that request the same entry at the same time wait for the first.
 
     Raises:
-        CompileError: no directory can be written (the message says why), or VPPS_CACHE_SIZE is no size. Errors of
-            `build` pass through.
+        CompileError: no directory can be written (the message says why), or VPPS_CACHE_SIZE is not a size. Errors that
+            `build` raises are propagated.
     """
     eviction.limit()
     entry = _find(request.key)
     if entry is None:
-        # Other processes wait if locks work; otherwise they build it twice.
+        # Other processes wait if locks work; otherwise several processes build the binary.
         lock = locks.held(place / (request.key + locks.LOCK) for place in places.usable())
         with _announced(f"compiling, once for this machine: {request.label.described}", after=NOTICEABLE), lock:
             entry = _find(request.key) or _make(request)
@@ -91,8 +91,8 @@ def obtain(request: BinaryRequest) -> Entry:
 
 
 def loaded(binary: Path, load: Callable[[Path], T]) -> T:
-    """Return `load(binary)` for a binary of the cache. If it is missing or does not load (OSError, ImportError), it is
-    rebuilt once.
+    """Return `load(binary)` for a cached binary. If it is missing or does not load (OSError, ImportError), rebuild it
+    once.
 
     Raises:
         CompileError: the rebuilt binary does not load either. It is removed from the cache.
@@ -101,7 +101,7 @@ def loaded(binary: Path, load: Callable[[Path], T]) -> T:
         return load(binary)
     except (OSError, ImportError) as error:
         request = _requests.get(binary)
-        if request is None:  # not of this cache
+        if request is None:  # not a binary of this cache
             raise CompileError(f"{binary} cannot be loaded ({error}); install vpps again") from error
         _log.info("%s is made anew: it cannot be loaded (%s)", binary, error)
     entries.discard(binary.parent)
@@ -117,12 +117,12 @@ def loaded(binary: Path, load: Callable[[Path], T]) -> T:
 
 
 def load_library(binary: Path) -> ctypes.CDLL:
-    """A compiled kernel of the cache, loaded. Raises CompileError, see `loaded`."""
+    """Load a compiled kernel from the cache. Raises CompileError, see `loaded`."""
     return loaded(binary, lambda path: ctypes.CDLL(str(path)))
 
 
 def read_binary(binary: Path) -> bytes:
-    """The bytes of a binary of the cache. Raises CompileError, see `loaded`."""
+    """The bytes of a binary in the cache. Raises CompileError, see `loaded`."""
     return loaded(binary, Path.read_bytes)
 
 
@@ -134,7 +134,7 @@ def _find(key: str) -> Entry | None:
 
 @contextmanager
 def _announced(text: str, after: float) -> Iterator[None]:
-    """Give a notice if the block takes longer than `after` seconds, also if it waits for another process."""
+    """Give a notice if the block takes longer than `after` seconds, even if it only waits for another process."""
     ends = threading.Lock()
     ends.acquire()
 
@@ -167,7 +167,7 @@ def _make(request: BinaryRequest) -> Entry:
 
 
 def _stored(request: BinaryRequest, place: Path) -> Entry:
-    """Build and store an entry in a place. Raises OSError if the place cannot be written, and errors of the build."""
+    """Build and store an entry in a place. Raises OSError if the place cannot be written, and errors from the build."""
     folder, what = place / request.key, request.label.described
     with locks.scratch(place) as work:
         text, binary = (work / (request.key + suffix) for suffix in (request.source_suffix, request.suffix))
@@ -187,6 +187,6 @@ def _stored(request: BinaryRequest, place: Path) -> Entry:
         try:
             made.rename(folder)
         except OSError:
-            if entries.read(folder) is None:  # otherwise a process without a lock was faster
+            if entries.read(folder) is None:  # otherwise a process without a lock was first
                 raise
     return entry

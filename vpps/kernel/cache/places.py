@@ -1,4 +1,4 @@
-"""Chooses the cache's directory: the configured one or, if it is untrusted or not writable, a folder of the user in the
+"""Chooses the cache's directory: the configured one or, if that is untrusted or not writable, the user's folder in the
 system's temporary directory.
 
 Binaries are code that this process runs. A directory is trusted if the user owns it and nobody else can write to it.
@@ -19,14 +19,14 @@ from vpps.config import CACHE_DIR, cache_dir
 _log = logging.getLogger(__name__)
 
 ADVICE = f"set {CACHE_DIR.name} to a directory of your own"
-ENTRIES = "kernels"  # folder of the entries in a cache directory
+ENTRIES = "kernels"  # folder for the entries in a cache directory
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 _told: set[tuple[Path, str]] = set()
 
 
 def configured() -> Path:
-    """The configured directory, absolute, because the library loader searches bare names elsewhere."""
+    """Absolute path of the configured directory, because the library loader searches bare names elsewhere."""
     return cache_dir().absolute()
 
 
@@ -57,7 +57,7 @@ def usable(create: bool = True) -> Iterator[Path]:
 
 
 def why_refused(directory: Path) -> str | None:
-    """Reason not to trust a directory with binaries, and the remedy; None if it is trusted.
+    """Reason not to trust a directory with binaries, and the remedy; None if the directory is trusted.
 
     Raises:
         OSError: its status cannot be read.

@@ -1,27 +1,27 @@
 """Places weights on a GPU: in shared memory, registers or L2.
 
 device: resources of a GPU; holding: inputs and results of the planner; windows: windows in shared memory; published:
-registers of the published scheme; planner: the whole plan, and smaller plans if a kernel spills; report: the table for
-the user.
+registers for the published scheme; planner: the whole plan, and smaller plans if a kernel spills; report: the user's
+table.
 
 A virtual processor is a thread block of 256 threads, one per multiprocessor. Two blocks would make a step at most 3 to
-5 % faster: a block with half of the rows takes as long alone (`bench/results/gpu_cost/two_blocks.md`). A block
-multiplies its rows of weight matrices, which are in shared memory. It owns the same hidden units of every gate, and in
-the transpose the rows of these units in each child. Alternatively, whole rows are dealt in turns, as in VPPS
-(`ownership="round-robin"`). Matrices with few rows or columns stay in memory, and their vertices are divided instead.
+5 % faster: running alone, a block with half of the rows takes as long (`bench/results/gpu_cost/two_blocks.md`). A block
+multiplies its rows of weight matrices, which are in shared memory. It owns the same hidden units in every gate and, in
+the transpose, these units' rows for each child. Alternatively, whole rows are dealt in turns, as in VPPS
+(`ownership="round-robin"`). Matrices with few rows or columns are kept in memory, and vertices are divided instead.
 
-In scripts a matrix on the chip has a number, and its rows have owners (flag TURNS). All products with it follow this
-ownership; `compiler/barriers.py` and the verifier know it. Such matrices have separate instructions (`held_matvec`;
-`instruction_of` in `script/instructions.py`), so that a kernel only has code for the places of its matrices. A plan
-lists exactly the instructions that it uses (`Plan.instructions`).
+In scripts, a matrix on the chip has a number, and its rows have owners (flag TURNS). All products with the matrix
+follow this ownership, which `compiler/barriers.py` and the verifier know. Such matrices have separate instructions
+(`held_matvec`; `instruction_of` in `script/instructions.py`), so that a kernel only contains code for the places of its
+own matrices. A plan lists exactly the instructions that it uses (`Plan.instructions`).
 
-Tensor cores multiply a matrix if its products round their operands (`Precision`); in bf16 it takes half the space.
+Tensor cores multiply a matrix if its products round their operands (`Precision`); in bf16 it needs half the space.
 
-All blocks sum gradients in tiles, in memory (`templates/cuda/tiles.cuh`). No products with weights follow, so
-registers and shared memory are free for these sums.
+All blocks sum gradients in tiles, in memory (`templates/cuda/tiles.cuh`). No products with weights follow in the
+launch, so registers and shared memory are free for these sums.
 
-A kernel that spills is compiled again with fewer registers of weights. If the user's options leave none to give up,
-`SpillError` names the option.
+A kernel that spills is compiled again with fewer registers of weights. If the user's options leave no registers to give
+up, `SpillError` names the option.
 """
 
 from vpps.placement.onchip.device import DEVICES, Device, known_device

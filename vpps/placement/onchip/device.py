@@ -17,15 +17,15 @@ OTHER_REGISTERS = 64
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The properties of a GPU that the placement of weights depends on.
+    """The GPU properties that determine the placement of weights.
 
     Attributes:
-        name: the user's name for it.
+        name: the user's name for the GPU.
         sm: compute capability times ten: 90 for sm_90.
         sms: number of multiprocessors.
         shared_per_block: maximum shared memory that a block may opt in to, in bytes.
         l2_bytes: size of the second-level cache.
-        registers_per_sm: 32-bit registers of a multiprocessor.
+        registers_per_sm: 32-bit registers per multiprocessor.
     """
 
     name: str
@@ -47,13 +47,13 @@ class Device:
 
 
 def _device(name: str, sm: int, sms: int, shared_per_sm: int, l2_mib: float) -> Device:
-    """A Device. From sm_80 on, each block has 1 KiB less (CUDA C++ Programming Guide, compute capabilities)."""
+    """A Device. From sm_80 on, a block has 1 KiB less (CUDA C++ Programming Guide, compute capabilities)."""
     per_block = shared_per_sm - (1 if sm >= 80 else 0)
     return Device(name, sm, sms, per_block * KIB, int(l2_mib * KIB * KIB))
 
 
-# For plans on a machine without the GPU; with a GPU the driver is asked. Sources: NVIDIA's architecture white papers,
-# the tuning guides (shared memory) and the driver's reports (enabled multiprocessors, L2).
+# For plans on a machine without the GPU; if there is a GPU, the driver is asked. Sources: NVIDIA's architecture white
+# papers, the tuning guides (shared memory) and the driver's reports (enabled multiprocessors, L2).
 DEVICES = {
     device.name: device
     for device in (
@@ -70,7 +70,7 @@ DEVICES = {
 
 
 def known_device(name: str) -> Device:
-    """Return a device of the table by name.
+    """Return the device with this name in the table.
 
     Raises:
         HandleError: there is no such device.

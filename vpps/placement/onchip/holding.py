@@ -17,20 +17,20 @@ from vpps.text import KIB
 from vpps.values import as_count, as_mapping, said_of
 
 # Place of a role's weights during a launch. "atomic", in the published scheme: the transpose is not stored, because a
-# transposed product adds partial sums of W's rows.
+# transposed product adds partial sums over W's rows.
 Tier = Literal["registers", "shared", "atomic", "L2"]
 Ownership = Literal["aligned", "round-robin"]
 
 ROW_SLICED = "rows are fewer than VPs: vertices are divided instead"
 
-# With fewer columns a row fills less than half of a warp, and overhead dominates products.
+# With fewer columns, a row fills less than half a warp, and overhead dominates products.
 NARROW = 16
 NARROW_ROWS = f"rows of fewer than {NARROW} columns are quicker to read from memory"
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixSpec:
-    """The properties of a weight matrix that its place on the chip depends on.
+    """The properties of a weight matrix that determine its place on the chip.
 
     Attributes:
         name: name of the parameter.
@@ -52,7 +52,7 @@ class MatrixSpec:
 
     @property
     def precision(self) -> str:
-        """Name of the precision of its products."""
+        """Name of the precision in which products use the matrix."""
         return next((p.name for p in PRECISIONS.values() if p.element == self.element), self.element.name)
 
 
@@ -61,12 +61,12 @@ class ChipOptions:
     """Placement options that override the planner. By default the planner decides.
 
     Attributes:
-        ownership: "aligned" deals units, the same ones of every part, and products read windows in shared memory.
+        ownership: "aligned" deals units, the same units in every part, and products read windows in shared memory.
             "round-robin" deals whole rows and multiplies them in registers, as VPPS does, in float32.
         rpw: rows per warp, with round-robin ownership.
-        groups: number of groups of blocks; each has a copy of the weights and a part of the batch. None: two, or one
-            if the copies do not fit into shared memory, the number of blocks is odd, or ownership is "round-robin".
-        tiers: "L2" by name for matrices that stay in memory: "U" is the matrix and "U^T" its transpose. A matrix named
+        groups: number of groups of blocks; each has a copy of the weights and a part of the batch. None: two, or one if
+            the copies do not fit into shared memory, the number of blocks is odd, or ownership is "round-robin".
+        tiers: name -> "L2" for matrices to keep in memory: "U" is the matrix and "U^T" its transpose. A matrix named
             here is not stacked with others (`Passes.horizontal`); a stack of "U" and "V" is named "U+V".
     """
 
@@ -117,13 +117,13 @@ class MatrixRole:
         return not self.transposed and self.matrix.trained
 
     def sliced_by_rows(self, n_vps: int) -> bool:
-        """True if its product divides vertices, not units: with fewer units than half the VPs, most VPs would idle."""
+        """True if its product divides vertices, not units: with fewer units than half the VPs, most would idle."""
         return sliced_by_rows(self.rows, self.parts, 1, n_vps)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Place of a role, and the reason.
+    """Place of a role, and the reason for it.
 
     Attributes:
         tier: tier during a launch.
@@ -149,9 +149,9 @@ class HeldMatrix(MatrixRole):
     Attributes:
         place: its place.
         number: its number among those on the chip, from 1; 0 for others.
-        copies: number of copies: one per group on the chip, one for all in L2, none if partial sums replace it.
-        turn: rows per turn, one block after the other; 0: units are dealt.
-        first_vp: block of the first turn.
+        copies: number of copies: one per group on the chip, one in L2 for all groups, none if partial sums replace it.
+        turn: rows that each block gets in its turn; 0: units are dealt.
+        first_vp: block that gets the first turn.
     """
 
     place: Place
@@ -182,19 +182,19 @@ class HeldMatrix(MatrixRole):
 
     @property
     def registers(self) -> int:
-        """Registers per thread that hold it."""
+        """Registers per thread that hold the role."""
         if self.dense is not None:
             return self.dense.registers if self.dense.is_at_home else 0
         return sum(slot.size for slot in self.place.slots)
 
     @property
     def kib(self) -> int:
-        """Size in KiB per block."""
+        """Size per block, in KiB."""
         return -(-FLOAT32.bytes * self.dense.size // KIB) if self.dense is not None else self.registers
 
     @property
     def warps_busy(self) -> int:
-        """Warps with a part of it, in the block that owns most rows."""
+        """Number of warps with a part of the role, in the block that owns the most rows."""
         if self.dense is not None:
             return min(WARPS, self.dense.steps)
         return min(WARPS, self.turn and -(-self.place.rows_owned * WARPS // self.turn))
@@ -205,8 +205,8 @@ class OnChip:
     """Plan of the weights' places.
 
     Attributes:
-        chip: the part of the plan that the kernel's source depends on.
-        held: every role of every matrix, in the order of the matrices.
+        chip: the part of the plan that determines the kernel's source.
+        held: every role of every matrix, in matrix order.
         vps: blocks per group.
         device, matrices, options: inputs of the planner.
         registers: registers per thread available for weights.
@@ -235,7 +235,7 @@ class OnChip:
 
 
 def never_held(role: MatrixRole, n_vps: int, options: ChipOptions) -> str:
-    """Reason to keep a role off the chip even if there is room; "" if there is none."""
+    """Reason to keep a role off the chip even if there is room; "" if there is no reason."""
     if role.sliced_by_rows(n_vps):
         return ROW_SLICED
     if role.name in options.tiers:

@@ -25,7 +25,7 @@ from vpps.placement.onchip.published import pieces, place_published
 from vpps.placement.onchip.windows import place_windows
 
 MOST_GRADIENT_VERTICES = 32  # maximum vertices per step of a gradient sum: more would only lengthen waits
-FEWER_REGISTERS = 32  # registers of weights that are given up each time a kernel spills
+FEWER_REGISTERS = 32  # weight registers that are given up each time a kernel spills
 
 
 def plan_onchip(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: ChipOptions | None = None) -> OnChip:
@@ -35,11 +35,11 @@ def plan_onchip(matrices: Sequence[MatrixSpec], device: Device, vps: int, option
         matrices: all weight matrices of the kernel.
         device: the GPU.
         vps: virtual processors (blocks) per group.
-        options: options of the user; `groups=None` is one group.
+        options: the user's options; `groups=None` means one group.
 
     Raises:
         HandleError: a matrix or an option is malformed.
-        CapacityError: an option does not fit; the message says by how much, and names a remedy.
+        CapacityError: an option exceeds the GPU's resources; the message says by how much, and names a remedy.
     """
     options = options if options is not None else ChipOptions()
     check(matrices, device, vps, options)
@@ -47,17 +47,17 @@ def plan_onchip(matrices: Sequence[MatrixSpec], device: Device, vps: int, option
 
 
 def plan_groups(matrices: Sequence[MatrixSpec], device: Device, blocks: int, options: ChipOptions) -> OnChip:
-    """Choose the number of groups, unless the options do, and places on the chip for weights.
+    """Choose the number of groups, unless the options set it, and places on the chip for weights.
 
-    Two groups halve the number of blocks that read each vector. By the cost model, a step of a Tree-LSTM of 256 units
-    takes 7 % longer at batch 1 and 27 % less at batch 64 (docs/tuning.md). Two groups are chosen if no window then has
-    to be refilled.
+    Two groups halve the number of blocks that read each vector. According to the cost model, a step of a Tree-LSTM with
+    256 units takes 7 % longer at batch 1 and 27 % less at batch 64 (docs/tuning.md). Two groups are chosen if no window
+    has to be refilled with two.
 
     Args:
-        blocks: number of blocks of all groups.
+        blocks: number of blocks in all groups.
 
     Raises:
-        HandleError, CapacityError: as `plan_onchip`.
+        HandleError, CapacityError: as for `plan_onchip`.
     """
     if options.groups is None and options.ownership != "round-robin" and blocks % 2 == 0:
         halves = plan_onchip(matrices, device, blocks // 2, replace(options, groups=2))
@@ -131,7 +131,7 @@ def _described(held: HeldMatrix) -> str:
 
 def step_down(onchip: OnChip) -> Iterator[OnChip]:
     """Plans with ever fewer registers, to try when the compiler spills; none if the user's options leave nothing to
-    give up."""
+    reduce."""
     with suppress(CapacityError):  # the user's rows per warp no longer fit
         while registers := onchip.chip.registers:
             fewer = (registers - 1) // FEWER_REGISTERS * FEWER_REGISTERS

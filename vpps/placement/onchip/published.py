@@ -1,7 +1,7 @@
 """The published scheme (VPPS, section III): registers hold whole rows of matrices, `rpw` rows per warp in each slot.
 
 Rows are dealt in turns, 8 * rpw at a time. Transposed products use the rows of the matrix itself, with atomic
-additions. Matrices that do not fit in registers stay in memory.
+additions. Matrices that do not fit in registers are kept in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vpps.script.slices import most_units
 ACCUMULATORS = 64  # maximum sums per thread: rows per warp times vectors
 MOST_ROWS = 8  # maximum rows per warp, unless the user sets more
 TILES = (8, 4, 2, 1)  # vectors that a thread multiplies at a time
-SLOW = 4  # cost of a shuffle or a load from shared memory, in fused multiply-adds: they run at a quarter of the rate
+SLOW = 4  # cost of a shuffle or a shared-memory load, in fused multiply-adds: their rate is a quarter
 
 
 def valid_rpw(columns: int, registers: int) -> range:
@@ -34,7 +34,7 @@ def valid_rpw(columns: int, registers: int) -> range:
 def place_published(
     roles: Sequence[MatrixRole], device: Device, vps: int, options: ChipOptions, registers: int
 ) -> tuple[Chip, dict[str, Place]]:
-    """Choose slots for as many matrices as fit, large ones first. Arguments and result are those of `place_windows`.
+    """Choose slots for all matrices that fit, large matrices first. Arguments and result are as for `place_windows`.
 
     Raises:
         CapacityError: the user's rows per warp do not fit.
@@ -81,10 +81,10 @@ def _place(
 
 
 def _cost(chip: Chip, places: dict[str, Place]) -> tuple[int, int]:
-    """Cost, lower is better: first the number of placed matrices, negated; then fused multiply-adds per vector."""
+    """Cost (lower is better): first the negated number of placed matrices, then fused multiply-adds per vector."""
     return -len(places), sum(s.rows * s.columns + SLOW * (s.rows + s.columns) for s in chip.slots)
 
 
 def pieces(rows: int, rpw: int) -> int:
-    """Number of pieces of 8 * rpw rows that a matrix is dealt in; a piece is a slot of one block."""
+    """Number of pieces in which a matrix is dealt, 8 * rpw rows each; a piece is a slot in one block."""
     return -(-rows // (WARPS * rpw))

@@ -18,7 +18,7 @@ HEADER = (
     *(("window, or", "slots (R, C)"), ("regis-", "ters"), ("warps", "busy"), ("per", "block"), ("", "moments")),
     ("", "why"),
 )
-LEFT = (0, 1, 2, 3, 11)  # columns of text
+LEFT = (0, 1, 2, 3, 11)  # columns that contain text
 ON_CHIP = ("registers", "shared")
 MOST_UNITS = 1 << 12  # upper bound of `capacity`
 
@@ -27,8 +27,8 @@ def explain(onchip: OnChip, moments: int = 0, more: Sequence[tuple[str, str]] = 
     """Return a table of the weights' places with reasons, and totals, as plain text of 110 columns.
 
     Args:
-        moments: moments of the optimizer per weight.
-        more: names and texts of further lines about the kernel.
+        moments: number of the optimizer's moments per weight.
+        more: names and texts for further lines about the kernel.
     """
     return f"{_table(onchip, moments)}\n\n{labelled([*_totals(onchip, moments), *more])}"
 
@@ -59,7 +59,7 @@ def _table(onchip: OnChip, moments: int) -> str:
 
 
 def _blocks(onchip: OnChip, held: HeldMatrix) -> int:
-    """Blocks of a group that hold part of it; if it is in memory, those that compute with it."""
+    """Blocks in a group that hold a part of it or, if it is in memory, compute with it."""
     if held.turn:
         return min(onchip.vps, -(-held.rows // held.turn))
     return min(onchip.vps, held.rows // held.parts) if held.number else onchip.vps
@@ -105,8 +105,8 @@ def capacity(matrices: Sequence[MatrixSpec], device: Device, unit: int, step: in
     """Largest number of units for which a launch reads each weight and transpose from memory only once.
 
     Args:
-        matrices: matrices of the model with `unit` units. Those with fewer rows than half of the blocks do not count.
-        device: the GPU, with a block on every multiprocessor.
+        matrices: matrices of the model with `unit` units. Matrices with fewer rows than half of the blocks are ignored.
+        device: the GPU; every multiprocessor runs one block.
         step: step between the sizes that are tried.
 
     Returns:
@@ -119,7 +119,7 @@ def capacity(matrices: Sequence[MatrixSpec], device: Device, unit: int, step: in
         return size if size % unit else size // unit * units
 
     def reads_again(units: int) -> bool:
-        """True if a model of this size keeps some matrix in memory, or reads one from there more than once."""
+        """True if a model of this size keeps some matrix in memory, or reads some matrix from there more than once."""
         larger = [replace(m, rows=scaled(m.rows, units), columns=scaled(m.columns, units)) for m in matrices]
         places = [plan_onchip(larger, device, device.sms).of(name).place for name in names]
         return any(place.dense is None or place.refilled for place in places)

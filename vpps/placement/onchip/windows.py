@@ -3,11 +3,11 @@
 Rows are dealt by units. A window is a part of shared memory that holds a thread block's rows of a matrix. If not all
 matrices fit, a matrix and its transpose share a window: forward needs the matrix, and backward copies the transpose
 from L2. If that is not enough, the largest matrices share one window, which is refilled when a product needs another
-matrix. As a last resort, this window only has room for a chunk of columns, and is refilled for each chunk. Registers
-hold as many of the refilled matrices as fit; the others come from L2 each time. A matrix stays in memory if shared
-memory has no room even for a chunk of a block's rows.
+matrix. As a last resort, this window holds only a chunk of columns, and is refilled for each chunk. Registers hold as
+many of the refilled matrices as fit; the others are read from L2 each time. A matrix is kept in memory if not even a
+chunk of a block's rows fits into shared memory.
 
-A cost model of a multiprocessor chooses tiles for one vector, for eight, and for as many as a pass may have.
+A cost model of a multiprocessor chooses tiles for one vector, for eight, and for the maximum number per pass.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from vpps.text import KIB
 # (Maximum vectors per pass, minimum number of whole vectors that must fit into shared memory.)
 VECTORS = ((32, 8), (24, 8), (16, 8), (16, 0), (8, 0))
 FEWEST_VECTORS = ((4, 0), (1, 0))
-CHUNKS = (256, 128)  # columns of a matrix's chunk in a window
+CHUNKS = (256, 128)  # columns per chunk of a matrix in a window
 MOST_ROWS, MOST_SUMS = 12, 48  # maximum per lane
 MOST_FRAGMENTS = {BFLOAT16: 4, TF32: 4, TF32_PAIR: 2}  # maximum groups of 8 vectors per lane
-FEW_VECTORS = 8  # separate tiles are chosen for one vector, for this many, and for a full pass
-# Code is scarce, so a matrix reuses another matrix's tile if it takes at most so many times the best tile's clocks: for
-# few vectors, for many in several groups, for many in one group, which wait for L2.
+FEW_VECTORS = 8  # separate tiles are chosen for one vector, for this many vectors, and for a full pass
+# Code space is scarce, so a matrix reuses another matrix's tile if that takes at most this many times the best tile's
+# clocks: for few vectors, for many in several groups, for many in one group (which waits for L2).
 CLOSE_FOR_FEW, CLOSE_IN_GROUPS, CLOSE_IN_ONE = 1.5, 1.1, 1.35
 CLOSE_IN_CHUNKS = 3.0  # for any number of vectors, if windows hold chunks
 MOST_HOMES = 80  # maximum registers per thread for refilled matrices: with 104 a Tree-LSTM of 256 units spilled
-PASS_CLOCKS = 700  # clocks of a pass besides the products: barriers, addresses, latency
-L2_BYTES = 25  # bytes per clock that each multiprocessor reads from L2 if all read (measured on an H100)
+PASS_CLOCKS = 700  # clocks per pass besides those of products: barriers, addresses, latency
+L2_BYTES = 25  # bytes per clock that each multiprocessor reads from L2 if all do (measured on an H100)
 # Scheduler clocks of an mma.sync for 16 rows, 8 vectors and 32 columns (NVIDIA A100 white paper).
 FRAGMENT_CLOCKS = {BFLOAT16: 16, TF32: 32, TF32_PAIR: 96}
 
@@ -70,7 +70,7 @@ def place_windows(
         registers: registers per thread available for refilled matrices.
 
     Returns:
-        The Chip, without the numbers of its matrices; and the place of each role.
+        The Chip, without matrix numbers, and the place of each role.
     """
     registers = min(registers, MOST_HOMES)
     rows = {role.name: most_units(role.rows, role.parts, vps) for role in roles}
@@ -110,7 +110,7 @@ def place_windows(
 def _with_tiles(
     matrices: Mapping[str, DenseMatrix], attempt: Attempt, groups: int
 ) -> tuple[tuple[ProductTile, ...], dict[str, DenseMatrix]]:
-    """The tiles of an attempt, and the matrices with the numbers of their tiles."""
+    """An attempt's tiles, and the matrices with the numbers of their tiles."""
     found = {n: replace(m, chunk=attempt.chunk * (n in attempt.in_chunks)) for n, m in matrices.items()}
     tiles, numbers = _choose_tiles(list(found.values()), attempt.vectors, groups, bool(attempt.in_chunks))
     return tiles, {name: replace(m, tiles=n) for (name, m), n in zip(found.items(), numbers, strict=True)}
@@ -122,9 +122,9 @@ class Attempt(NamedTuple):
     Attributes:
         vectors: maximum vectors per pass.
         whole: minimum number of whole vectors that must fit into shared memory.
-        layout: matrices of each window.
+        layout: matrices in each window.
         in_chunks: names of matrices whose window holds only a chunk.
-        chunk: columns of a chunk.
+        chunk: columns per chunk.
     """
 
     vectors: int
@@ -154,7 +154,7 @@ def _attempts(matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, st
 def _in_chunks(
     matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, str]], chunk: int
 ) -> Iterator[tuple[Layout, frozenset[str]]]:
-    """Layouts in which the largest matrices share a window that holds a chunk of one of them."""
+    """Layouts in which the largest matrices share a window that holds a chunk of one matrix."""
     wide = sorted((n for n, m in matrices.items() if m.columns > chunk), key=lambda n: -matrices[n].size)
     for some in range(1, len(wide) + 1):
         rest = {name: m for name, m in matrices.items() if name not in wide[:some]}
@@ -164,15 +164,15 @@ def _in_chunks(
 
 
 def _merged(matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
-    """A layout with a window for each matrix; the pairs share one window each."""
+    """A layout with a window for each matrix, except that the matrices of a pair share a window."""
     transposes = dict(pairs)
     second = set(transposes.values())
     return [[name, *([transposes[name]] if name in transposes else [])] for name in matrices if name not in second]
 
 
 def _lay_out(matrices: Mapping[str, DenseMatrix], layout: Layout, registers: int) -> dict[str, DenseMatrix]:
-    """Set windows, addresses and homes. Registers go to the largest refilled matrices. In each window, the first matrix
-    without registers is there from the start of a launch, unless the window holds chunks."""
+    """Set windows, addresses and homes. Registers go to the largest refilled matrices. When a launch starts, each
+    window holds its first matrix that has no registers, unless it holds chunks."""
     refilled = {name for names in layout for name in names if matrices[name].chunk or not _is_pair(names)}
     homes: dict[str, int] = {}
     taken = 0
@@ -193,12 +193,12 @@ def _lay_out(matrices: Mapping[str, DenseMatrix], layout: Layout, registers: int
 
 
 def _is_pair(names: Sequence[str]) -> bool:
-    """True if a window only has a matrix and its transpose, so that each is copied there once per launch."""
+    """True if a window holds only a matrix and its transpose, so that each is copied there once per launch."""
     return len({name.removesuffix("^T") for name in names}) == 1
 
 
 def _place(m: DenseMatrix, names: Sequence[str]) -> Place:
-    """Describe the place of a matrix; `names` are all matrices of its window."""
+    """Describe the place of a matrix; `names` lists all matrices in its window."""
     is_refilled = m.chunk > 0 or not _is_pair(names)
     what = "chunks of it" if m.chunk else "it"
     if m.is_at_home:
@@ -237,7 +237,7 @@ def _choose_tiles(
 def _all_clocks(
     rows: int, columns: int, element: ElementType, chunk: int, vectors: int, n: int, whole: bool
 ) -> dict[ProductTile, float]:
-    """Clocks for the products of n vectors, by tile. With `whole`, only for tiles with all rows, if there are any."""
+    """Clocks for products with n vectors, by tile. With `whole`, only for tiles with all rows, if such tiles exist."""
     every = list(_tiles(vectors, element))
     high = [tile for tile in every if tile.all_rows >= rows] if whole else []
     return {tile: _clocks(tile, rows, columns, chunk, n) for tile in high or every}
@@ -256,9 +256,9 @@ def _tiles(most: int, element: ElementType) -> Iterator[ProductTile]:
 
 
 def _clocks(tile: ProductTile, rows: int, columns: int, chunk: int, n: int) -> float:
-    """Clocks of a multiprocessor for the products of n vectors. In a step all warps load their lanes' parts of vectors
-    and rows, eight different quads at a time, and multiply, with two warps per scheduler. Each pass and tile of rows
-    copies the chunks of a matrix again."""
+    """A multiprocessor's clocks for products with n vectors. In a step, all warps load their lanes' parts of vectors
+    and rows, eight different quads at a time, and multiply, with two warps per scheduler. Each pass and each tile of
+    rows copies a matrix's chunks again."""
     passes = -(-n // tile.all_vectors) * -(-rows // tile.all_rows)
     across = padded(columns, tile.element)
     steps = -(-across // (step_of(tile.element) * WARPS))
