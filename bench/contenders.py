@@ -1,8 +1,8 @@
-"""The programs that workloads.py compares. Each runs in a process of its own and takes requests over a pipe.
+"""The programs that workloads.py compares. Each runs in its own process and takes requests over a pipe.
 
-They need their own processes because MKL's code path and DyNet's pools are settings of a process, and to measure
-memory. Only one works at a time: the others wait in a read. Requests and answers are a JSON object per line: {"do":
-METHOD, ...arguments} -> {"result": ...} or {"error": text}.
+Separate processes are needed because MKL's code path and DyNet's pools are per-process settings, and to measure memory.
+Only one works at a time: the others block in a read. Requests and answers are a JSON object per line: {"do": METHOD,
+...arguments} -> {"result": ...} or {"error": text}.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from workload_tasks import make_task, sizes_of
 import vpps
 
 SAMPLE = 4096  # number of output values compared
-MEASUREMENTS = 5  # measurements of a product
+MEASUREMENTS = 5  # measurements per product
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Contender(ABC):
 
     @abstractmethod
     def last_loss(self) -> float:
-        """Return the loss of the latest step; waits for it."""
+        """Wait for the latest step and return its loss."""
 
     @abstractmethod
     def infer(self, batch: Any) -> Any:
@@ -69,14 +69,14 @@ class Contender(ABC):
     @staticmethod
     @abstractmethod
     def product(rows: int, columns: int, n: int) -> float:
-        """Return GFLOP/s of a matrix times n vectors, computed as such programs do; the best of a few measurements."""
+        """Return the best of a few measurements of GFLOP/s: a matrix times n vectors, as such programs multiply."""
 
     def prepare(self, indices: Any) -> Any:
         """Convert indices of examples to the argument of `step`: a data loader's work, outside the timing."""
         return indices
 
     def close(self) -> None:  # noqa: B027  most have nothing to do
-        """Free memory that is not Python's."""
+        """Free memory that Python does not manage."""
 
 
 class Vpps(Contender):
@@ -225,7 +225,7 @@ class Server:
         self, kind: str, task: str, data: str | None, hidden: int | None, embedding: int | None, limit: int,
         keep_memory: bool, dynet_megabytes: int,
     ) -> dict[str, Any]:  # fmt: skip
-        """Read the data and make the weights. Returns sizes of both."""
+        """Read the data and make the weights. Returns the sizes of both."""
         if keep_memory:
             harness.keep_freed_memory()
         self.kind = KINDS[kind]
@@ -244,7 +244,7 @@ class Server:
         }
 
     def begin(self, form: dict[str, Any], batches: list[list[int]]) -> list[tuple[int, int]]:
-        """Make a program anew, with the initial weights.
+        """Make a new program, with the initial weights.
 
         Args:
             form: the fields of a `Form`.
@@ -277,7 +277,7 @@ class Server:
         return results
 
     def run(self, name: str, n: int) -> float:
-        """Return the seconds for n mini-batches."""
+        """Return the seconds taken by n mini-batches."""
         contender, batches = self.contenders[name], self._first(name, n)
         act = contender.infer if contender.form.infers else contender.step
         gc.collect()
@@ -294,22 +294,22 @@ class Server:
         return [batches[k % len(batches)] for k in range(n)]
 
     def product(self, rows: int, columns: int, n: int) -> float:
-        """Return GFLOP/s of a matrix times n vectors."""
+        """Return the GFLOP/s of a matrix times n vectors."""
         return self.kind.product(rows, columns, n)
 
     def version(self) -> str | None:
-        """Return the build's version, if package versions do not tell it."""
+        """Return the build's version, if package versions do not identify it."""
         return getattr(sys.modules.get("dynet"), "__gitversion__", None)
 
     def forget_peak(self) -> float:
-        """Return MB resident now, and count a new peak from there."""
+        """Return the MB resident now, and reset the peak to it."""
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # man 5 proc: resets the peak
         return _status("VmRSS")
 
     def peak(self) -> float:
-        """Return the most MB resident since `forget_peak`."""
+        """Return the peak of resident MB since `forget_peak`."""
         return _status("VmHWM")
 
     def serve(self) -> None:
