@@ -99,4 +99,4 @@ class TorchLstm:
         return self._losses.latest()
 
     def close(self) -> None:
-        """Do nothing: nothing to release."""
+        """Do nothing: there is nothing to release."""

@@ -36,7 +36,7 @@ class LatticeProgram(TorchProgram):
 
     @abstractmethod
     def inputs(self, kind: int, vectors: Tensor) -> Tensor:
-        """Return the part of a kind that depends only on embeddings."""
+        """Return the part of a kind's computation that depends only on embeddings."""
 
     def states(self, batch: Any) -> Tensor:
         """Return the states of all characters in order, (n, width)."""
@@ -89,7 +89,7 @@ class LatticeLstm(LatticeProgram):
         self.width = 2 * self.settings.hidden
 
     def stacked(self, *names: str) -> Tensor:
-        """Return stacked parameters; made once a step."""
+        """Return the stacked parameters; called once per step."""
         return torch.cat([self.weights[name] for name in names])
 
     def states(self, batch: Any) -> Tensor:

@@ -144,7 +144,7 @@ class RvNN(TreeProgram):
 class MvRnn(TreeProgram):
     """PyTorch program of `vpps.zoo.MVRNNSentiment`.
 
-    A state is the vector and the transposed matrix: the transposes of both parts side by side are rows that W_M
+    A state is the vector and the transposed matrix: the two children's transposes, side by side, are rows that W_M
     multiplies in one product for the whole level.
     """
 

@@ -1,4 +1,4 @@
-"""Tails: fusion's results for cells, which equal those of the unfused instructions, to the bit."""
+"""Tails, made by fusing cells: results are bit-identical to those of the unfused instructions."""
 
 from __future__ import annotations
 
