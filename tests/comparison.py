@@ -52,7 +52,7 @@ def contents_of(graph: vpps.Graph) -> list[Any]:
 
 
 def rounds_alike(reference: Reference) -> bool:
-    """Return True if a kernel rounds products' operands as a reference does, after `backward`: if no operand is near the
+    """Return True if a kernel rounds products' operands as a reference, after `backward`: if no operand is near the
     middle of two neighbours, and no cell repeats a product, which a kernel computes and rounds once."""
     if not reference.precisions.is_reduced:
         return True
