@@ -29,7 +29,7 @@ class Constants:
     seed: int
 
     def program(self) -> list[str]:
-        """Return `run(handle, k)`: gradients and values of step k in all forms, two of which also run other constants."""
+        """Return `run(handle, k)`: gradients and values of step k, in all forms; two also run other constants."""
         return [
             "import numpy as np, vpps",
             f"data = np.random.default_rng({self.seed}).normal(size=(3, 5))",

@@ -1,6 +1,6 @@
-"""A map is planned like single calls: the same bits on `cpu`, in any order, beside calls, with typed edges.
+"""A map is planned like single calls: same bits on `cpu`, in any order, mixed with calls, with typed edges.
 
-test_bulk_random.py has random maps, tests/zoo the users' networks.
+test_bulk_random.py tests random maps, tests/zoo the users' networks.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def test_cpu(case: Case, real_data: Callable[[str], Path], monkeypatch: pytest.M
 @pytest.mark.simt
 @every_case
 def test_simt(case: Case, real_data: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights in memory. test_against_reference.py looks for races, verifies scripts and keeps weights on the chip."""
+    """Weights are in memory. test_against_reference.py finds races, verifies scripts and puts weights on the chip."""
     monkeypatch.setenv("VPPS_SIMT_RACES", "0")
     monkeypatch.setenv("VPPS_VERIFY", "0")
     emulate_with_one(monkeypatch)
