@@ -69,7 +69,7 @@ class Contender(ABC):
     @staticmethod
     @abstractmethod
     def product(rows: int, columns: int, n: int) -> float:
-        """Return the best of a few measurements of GFLOP/s: a matrix times n vectors, as such programs multiply."""
+        """Return the best GFLOP/s of a few measurements: a matrix times n vectors, as such programs multiply."""
 
     def prepare(self, indices: Any) -> Any:
         """Convert indices of examples to the argument of `step`: a data loader's work, outside the timing."""
@@ -123,7 +123,7 @@ class Vpps(Contender):
 
 
 class Torch(Contender):
-    """PyTorch, batched by hand or vertex by vertex."""
+    """PyTorch, batched manually or vertex by vertex."""
 
     def __init__(self, task: Any, form: Form) -> None:
         super().__init__(task, form)
@@ -251,7 +251,7 @@ class Server:
             batches: indices of examples.
 
         Returns:
-            The numbers of examples and vertices of each batch.
+            The numbers of examples and vertices in each batch.
         """
         made = Form(**form)
         if former := self.contenders.pop(made.name, None):
@@ -329,7 +329,7 @@ class Server:
 
 
 def _status(name: str) -> float:
-    """Return a line of /proc/self/status in MB of 10^6 bytes."""
+    """Return a field of /proc/self/status, in MB of 10^6 bytes."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024 / 1e6
 

@@ -46,7 +46,7 @@ HOST = "host"
 
 
 class Stopwatch:
-    """Adds up the time of each of `PARTS`.
+    """Adds up the time that each of `PARTS` takes.
 
     Attributes:
         seconds: seconds of every part since `start`.

@@ -1,7 +1,7 @@
 """Measures a step of greedy decoding: an LSTM language model predicts the next word after a number of words.
 
     python bench/decoding.py [--hidden 256] [--rounds 5] [--vps 1] >> decoding.jsonl
-    PYTHONPATH=other/checkout python bench/decoding.py    # the same figures of another version of vpps
+    PYTHONPATH=other/checkout python bench/decoding.py    # the same figures for another version of vpps
 
 `value` is the microseconds for recording a step, `forward`, and the argmax on the host, in a graph that grows by one
 word at a time. It is the median over ten steps; `case` is the number of the last step. The peer records each step in a

@@ -1,4 +1,4 @@
-"""The eight networks of ED-Batch as graphs of typed vertices, at the granularity at which its program batches them.
+"""ED-Batch's eight networks as graphs of typed vertices, at the granularity at which its program batches them.
 
 vpps puts a cell and the ops after it into one vertex. ED-Batch's program (the benchmark folder of its repository; see
 section 5.1 and figures 1, 2 and 8 of the paper) splits the same network into more vertices, of more types:
@@ -11,10 +11,10 @@ section 5.1 and figures 1, 2 and 8 of the paper) splits the same network into mo
                       of k states, with a type for every k, and in the LSTM a sum of k memories, of the same type; a
                       position's product and its loss
 
-All of them also have the sum of all losses. A product and a loss have separate types, as in Cavs-DyNet: they are the
-"separate output vertices" of trees. Two kinds of vertices are left out. Vertices that only stand for a parameter or for
-one of a cell's results launch nothing, although ED-Batch's program counts them or they deepen the graph. The other kind
-is the initial states.
+All graphs also have a vertex that sums all losses. A product and a loss have separate types, as in Cavs-DyNet: they are
+the "separate output vertices" of trees. Two kinds of vertices are left out. Vertices that only stand for a parameter or
+for one of a cell's results launch nothing, although ED-Batch's program counts them or they deepen the graph. The other
+kind is the initial states.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class _Recorder:
 
 
 def _edges(batch: GraphBatch) -> tuple[Ints, Ints]:
-    """Return (parent, child) of every edge of a batch, by ascending parent."""
+    """Return (parent, child) for every edge in a batch, by ascending parent."""
     children = batch.children
     if isinstance(children, tuple):
         offsets, found = children

@@ -40,7 +40,7 @@ from vpps.runtime.driver import usable_gpu
 BENCH = "gpu_contact"
 NO_GPU = 3  # exit status
 FORWARD, GRADIENT = 1e-5, 1e-4  # largest relative errors, by norms, as in the tests
-FLOAT32_ERROR = 3e-7  # of a sum of some hundred products, relative to the largest element of a vector
+FLOAT32_ERROR = 3e-7  # for a sum of some hundred products, relative to a vector's largest element
 STEPS = 50
 PACKAGES = (
     "vpps", "numpy", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings", "cuda-pathfinder", "nvidia-cuda-nvrtc",
@@ -177,7 +177,7 @@ class Disturbed(Reference):
 
 
 def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
-    """Return the norm of the difference over the norm of `expected`."""
+    """Return the norm of the difference, divided by the norm of `expected`."""
     scale = float(np.linalg.norm(expected))
     return float(np.linalg.norm(found.astype(np.float64) - expected)) / (scale or 1.0)
 

@@ -120,7 +120,7 @@ class Scale(NamedTuple):
 
     @property
     def part(self) -> int:
-        """Return the number of blocks in one of several groups."""
+        """Return the number of blocks in each of several groups."""
         return self.blocks // (2 if self.smallest else 4)
 
     @property

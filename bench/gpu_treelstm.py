@@ -1,4 +1,4 @@
-"""Training speed of the Tree-LSTM of treelstm.py on a GPU: vpps beside four programs in PyTorch, from equal weights.
+"""Training speed of the Tree-LSTM of treelstm.py on a GPU: vpps and four programs in PyTorch, from equal weights.
 
     python bench/gpu_treelstm.py --trees train.txt >> results/gpu/DATE-treelstm.jsonl
     python bench/gpu_treelstm.py --trees train.txt --device cpu --seconds 0 --limit 8 --batch-sizes 1,4      (a check)

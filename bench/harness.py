@@ -166,7 +166,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def median_ratio(values: Sequence[float], others: Sequence[float]) -> float:
-    """Return the median of the rounds' ratios of two contenders."""
+    """Return the median over the rounds of two contenders' ratios."""
     return median([value / other for value, other in zip(values, others, strict=True)])
 
 
@@ -237,7 +237,7 @@ def _installed(package: str) -> str | None:
 
 
 def _compiler() -> str | None:
-    """Return the first line of `--version` of the compiler that vpps would use."""
+    """Return the first `--version` line of the compiler that vpps would use."""
     name = _compiler_command()
     return _output(name, "--version").partition("\n")[0] or None if name else None
 

@@ -5,7 +5,7 @@
     python bench/learning.py --table bench/results/cpu/learning.jsonl
 
 vpps trains through the task and the handle as `vpps-train` does. The peer is the program of `peers/torch_zoo`, batched
-by hand, with the same initial weights, mini-batches, update rule and learning rate. The task's own scores judge both.
+manually, with the same initial weights, mini-batches, update rule and learning rate. The task's own scores judge both.
 Each task has a line per seed, then one for all. `value` and `peer_value` are means over the seeds of the first score
 after the last epoch; `spread` and `peer_spread` are their standard deviations. `noise` is the largest difference of the
 two means that chance explains (95 %, Student's t with the pooled deviation).
@@ -188,8 +188,8 @@ class Run:
         baseline: the first score's baseline.
         scores, peer_scores: the first score after every epoch.
         last, peer_last: all scores after the last epoch.
-        first_difference: the largest relative difference of the losses of the first steps; if products round, the
-            mean difference relative to the mean loss.
+        first_difference: the largest relative difference between losses in the first steps; if products round, the mean
+            difference relative to the mean loss.
         losses, peer_losses: mean loss per unit in each epoch.
         tolerance: largest allowed `first_difference`.
     """
@@ -268,7 +268,7 @@ def _mean_loss(losses: Sequence[float], batches: Sequence[Any], units: int) -> f
 
 
 def noise_of(values: Sequence[float], others: Sequence[float]) -> float:
-    """Return the largest chance difference of the means of two equal samples (95 %); nan for samples of size one."""
+    """Return the largest difference of equal samples' means that chance explains (95 %); nan for samples of size one."""
     n = len(values)
     if n < 2:
         return float("nan")
@@ -326,7 +326,7 @@ def _rounded(value: Any) -> Any:
 
 
 def measure(name: str, options: argparse.Namespace) -> bool:
-    """Measure all seeds of a task; returns True if vpps learns as the peer does."""
+    """Measure all seeds of a task; returns True if vpps learns as well as the peer."""
     runs = []
     for seed in options.seeds:
         run, sizes = compare(name, seed, options)

@@ -132,7 +132,7 @@ def main() -> None:
                     own.append(rate())
                     other = others[name]
                     best.append(other() if callable(other) else max(call_rate(call, flops) for call in other))
-                    for each in machines:  # results are inputs of the next case and must stay finite
+                    for each in machines:  # results are inputs of the next case and must be finite
                         each.pool[X : X + columns * n] = 0.01
                         each.pool[Y : Y + rows * n] = 0.01
                 harness.report(

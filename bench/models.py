@@ -175,7 +175,7 @@ class VppsBulkTreeLstm(VppsTreeLstm):
         self.trees = TreesAsData()
 
     def prepare(self, tree: Tree) -> int:  # type: ignore[override]
-        """Return the number of the tree in the set of all."""
+        """Return the tree's number in the set of all trees."""
         return self.trees.add(tree)
 
     def graph(self, batch: Sequence[int]) -> tuple[vpps.Graph, vpps.Expression]:  # type: ignore[override]
@@ -183,7 +183,7 @@ class VppsBulkTreeLstm(VppsTreeLstm):
         return self.joined(self.trees.set[batch])
 
     def joined(self, trees: GraphBatch) -> tuple[vpps.Graph, vpps.Expression]:
-        """Return the graph of a mini-batch, or of a part of one, with its loss."""
+        """Return the graph of a mini-batch, or of part of one, with its loss."""
         graph = vpps.Graph()
         inputs = {"word": trees["word"], "label": trees["label"]}
         losses = graph.map(self.cells, **trees.structure, inputs=inputs, distinct=self.distinct)
@@ -237,7 +237,7 @@ class VppsLstm(Trainer):
         self._added: list[Any] = []
 
     def prepare(self, tokens: Any) -> int:
-        """Return the number of the sequence in the set of all."""
+        """Return the sequence's number in the set of all sequences."""
         self._added.append(tokens)
         return len(self._added) - 1
 

@@ -1,4 +1,4 @@
-"""Shared parts of the GPU benches: contenders, their precisions, the device. Works without PyTorch, too."""
+"""Shared parts of the GPU benches: contenders, their precisions, the device. Also works without PyTorch."""
 
 from __future__ import annotations
 

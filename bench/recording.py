@@ -1,7 +1,7 @@
 """Measures the host's cost of recording: microseconds per call, for cell calls and for bare ops.
 
     python bench/recording.py [--trees train.txt] [--batch 64] [--rounds 30] >> recording.jsonl
-    PYTHONPATH=other/checkout python bench/recording.py    # the same figures of another version of vpps
+    PYTHONPATH=other/checkout python bench/recording.py    # the same figures for another version of vpps
 
 Graphs are recorded, never planned nor run. The cases:
 
@@ -37,7 +37,7 @@ from vpps.data import GraphBatch, GraphSet
 from vpps.record.topology import Topology
 
 BENCH = "recording"
-HIDDEN = 8  # any size will do: nothing is computed
+HIDDEN = 8  # any size works: nothing is computed
 CLASSES = 5
 
 Batch = Sequence[list[Node]]

@@ -1,4 +1,4 @@
-"""Counts the work of a launch from its script: operations of products, bytes, barriers."""
+"""Counts a launch's work from its script: operations in products, bytes, barriers."""
 
 from __future__ import annotations
 

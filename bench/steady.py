@@ -14,7 +14,7 @@ from treelstm import Contender
 
 AHEAD = 5  # steps: no contender's queue holds more than four (vpps's: two)
 SAMPLES = 16  # steps per pass that are timed one by one, spread over a round of the batches
-DELAY_BYTES = 1 << 20  # copying that much to the GPU takes some 20 us, and enqueuing a launch 5
+DELAY_BYTES = 1 << 20  # copying that much to the GPU takes about 20 us, enqueuing a launch 5 us
 
 
 class Steady:
@@ -51,7 +51,7 @@ class Steady:
                 self.kernel.append(self._clock(batch, self.host[-1]))
 
     def _rate(self) -> float:
-        """Both readings of the clock follow a last step of a round, with the same work in the queue."""
+        """Both clock readings follow the last step of a round, with the same work in the queue."""
         for batch in ([*self._batches] * AHEAD)[-AHEAD:]:
             self._contender.step(batch)
         rounds, start, took = 0, time.perf_counter(), 0.0

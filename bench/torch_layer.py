@@ -12,8 +12,8 @@
     torch-autograd    like torch-manual, but autograd does the backward
 
 Every program trains with Adam (table rows that a batch does not use are not updated). Prints a line of JSON per pair of
-programs; see README.md. Exit status 1 if losses differ. --sharing measures `mixed` with two threads of PyTorch beside
-two virtual processors, for each way in which idle PyTorch threads wait, and with one thread.
+programs; see README.md. Exit status 1 if losses differ. --sharing measures `mixed` with two PyTorch threads beside two
+virtual processors, for each way in which idle PyTorch threads wait, and with one thread.
 """
 
 from __future__ import annotations

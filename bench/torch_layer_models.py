@@ -81,7 +81,7 @@ class VppsAlone(Trainer):
         self.handle = vpps.Handle(model, vpps.Adam(lr=settings.lr), target="cpu", vps=settings.threads)
 
     def prepare(self, tree: Tree) -> int:
-        """Return the number of the tree in the set of all."""
+        """Return the tree's number in the set of all trees."""
         return self.trees.add(tree)
 
     def graph(self, batch: Sequence[int]) -> tuple[vpps.Graph, vpps.Expression]:
@@ -169,7 +169,7 @@ class Mixed(Network):
         self.train_with(*[] if inside else self.layer.parameters())
 
     def prepare(self, tree: Tree) -> int:
-        """Return the number of the tree in the set of all."""
+        """Return the tree's number in the set of all trees."""
         return self.trees.add(tree)
 
     def states(self, batch: Sequence[int]) -> LabelledStates:
@@ -190,7 +190,7 @@ class Mixed(Network):
 
 
 class Outside(Network):
-    """PyTorch's part of a step of `Mixed`: no tree layer runs between encoder and classifier."""
+    """PyTorch's part of a `Mixed` step: no tree layer runs between encoder and classifier."""
 
     def __init__(self, weights: Weights, settings: Settings) -> None:
         """Copy the weights of encoder and classifier."""

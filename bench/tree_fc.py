@@ -1,4 +1,4 @@
-"""Tree-FC, the benchmark of TensorFlow Fold and Cavs: vpps beside PyTorch and DyNet; times host and computation.
+"""Tree-FC, the benchmark of TensorFlow Fold and Cavs: vpps, PyTorch and DyNet, with times of host and computation.
 
     leaf:   h = embedding of its word
     inner:  h = tanh(W concat(hl, hr) + b)
@@ -126,7 +126,7 @@ def tree_lstm(batch_size: int, options: argparse.Namespace) -> None:
 
 
 def compare(case: str, contenders: dict[str, Any], batches: dict[str, list[Any]], options: argparse.Namespace) -> None:
-    """Check that all contenders compute the same, time them, print the lines."""
+    """Check that all contenders compute the same results, time them, print the lines."""
     treelstm.check_losses(contenders, batches)
     measured = measure(contenders, batches, options.passes)
     losses = {name: contender.loss() for name, contender in contenders.items()}

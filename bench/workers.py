@@ -62,7 +62,7 @@ class Worker:
         )
 
     def ask(self, method: str, **arguments: Any) -> Any:
-        """Return the result of a method of `contenders.Server`.
+        """Call a method of `contenders.Server` and return its result.
 
         Raises:
             WorkerError: the method failed, or the process died.

@@ -9,7 +9,7 @@ Sizes are those of the VPPS paper (section IV-E) unless --hidden says otherwise.
 processes (contenders.py), confined to the same cores; only one works at a time:
 
     vpps             as a user runs it
-    torch            PyTorch, batched by hand (peers/torch_zoo), as shipped
+    torch            PyTorch, batched manually (peers/torch_zoo), as shipped
     torch-avx512     the same, with MKL told to use AVX-512, as by harness.mkl_avx512
     torch-per-node   PyTorch vertex by vertex
     dynet-agenda, dynet-depth   DyNet with its automatic batching (peers/dynet_zoo)
@@ -18,7 +18,7 @@ processes (contenders.py), confined to the same cores; only one works at a time:
 Losses of the first mini-batches (each after an update), or outputs, must be equal to 1e-4: a contender that differs is
 not measured. Prints one JSON object per line and peer. Rates are vertices per second divided by the mean number of
 vertices per example, since slow contenders are timed on fewer examples. `gemm` and `peer_gemm` are each side's GFLOP/s
-for the model's largest matrix times 64 vectors; products alone would give their ratio. Contenders that need more than
+for the model's largest matrix times 64 vectors; their ratio shows the products' share. Contenders that need more than
 --slowest seconds for a mini-batch are left out; their lines say so under `skipped`.
 
 With --memory the value is the MB that a program adds: the peak resident set of a fresh process minus the resident set
@@ -161,7 +161,7 @@ class TaskBench:
         return Measured(name, worker, worker.ask("begin", form=form, batches=self.batches(batch_size)))
 
     def checked(self, contenders: Sequence[str], batch_size: int) -> Iterator[Measured]:
-        """Yield the contenders that compute the same as the first one."""
+        """Yield the contenders whose results equal the first contender's."""
         expected: list[list[float]] | None = None
         for name in contenders:
             try:

@@ -32,7 +32,7 @@ Build = Callable[[vpps.Model], tuple[vpps.Graph, vpps.Expression]]
 
 
 def relative_error(value: NDArray[np.floating], expected: NDArray[np.floating]) -> float:
-    """Return the norm of the difference over the norm of `expected`; 0 if both vanish."""
+    """Return the norm of the difference, divided by the norm of `expected`; 0 if both vanish."""
     difference = float(np.linalg.norm(np.asarray(value, np.float64) - expected))
     scale = float(np.linalg.norm(expected))
     if scale == 0:

@@ -58,7 +58,7 @@ def know_everything_in_memory(spec: KernelSpec) -> KernelSpec:
 
 
 def compile_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile kernels of the cpu target in 3 s instead of 20, for tests of another instruction set or tile. The usual
+    """Compile the cpu target's kernels in 3 s instead of 20, for tests of other instruction sets or tiles. The usual
     kernel is still optimised."""
     flags = tuple("-O0" if flag == "-O2" else flag for flag in host_compiler.FLAGS)
     monkeypatch.setattr(host_compiler, "FLAGS", flags)

@@ -32,7 +32,7 @@ STAGES = {
 # The most informative tests come first, unnamed files last.
 FIRST = ("test_tree_lstm", "test_training", "test_machine", "test_slots", "test_ops")
 ALONE = ("test_machine", "test_training")  # they need exclusive use of the GPU
-# pytest's -k for the tests that a simulated GPU runs in seconds.
+# pytest's -k for tests that take seconds on a simulated GPU.
 DRY_RUN = {
     "test_machine": "test_memory_is_shared",
     "test_training": "test_training_follows_the_reference or test_a_stopped_launch",

@@ -46,7 +46,7 @@ class Pools(NamedTuple):
             models: number of models trained in this process, one after the other: DyNet does not reuse their memory.
         """
         # In rows of `hidden` floats per node: results of the expressions, and copies that join arguments. 128 sentences
-        # of the Stanford Sentiment Treebank take 21 rows forward and 16 backward. Matrices are copied, too.
+        # of the Stanford Sentiment Treebank take 21 rows forward and 16 backward. Matrices are also copied.
         row = nodes * weights["Wo"].shape[1] * 4
         graph_weights = sum(array.nbytes for name, array in weights.items() if name != "words")
         copies = 4 if optimizer == "adam" else 2  # values, gradients, moments

@@ -2,7 +2,7 @@
 
 cuDNN gets sequences of different lengths packed, so that nothing is padded. If all have the same length, a CUDA graph
 ("graph") can capture a step: forward, backward and update. Word vectors are gathered once and updated by one index_add.
-The second bias of torch.nn.LSTM stays zero and is not trained, as the model has one bias.
+torch.nn.LSTM's second bias is zero and not trained, as the model has one bias.
 """
 
 from __future__ import annotations

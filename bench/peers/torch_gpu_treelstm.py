@@ -4,7 +4,7 @@ Four programs with one interface:
 
 - "pernode": one node at a time, as define-by-run programs are written; autograd does the backward.
 - "autograd": batched by level over the whole mini-batch, a product per level; autograd does the backward.
-- "manual": batched by level with a backward by hand, which needs a third of the kernels. The elementwise part of a
+- "manual": batched by level with a hand-written backward, which needs a third of the kernels. The elementwise part of a
   level is one function, compiled by torch.compile on request.
 - "graphs": "manual" captured into CUDA graphs, replayed: the host only fills in indices. A captured graph has fixed
   sizes, so mini-batches with the same number of levels, rounded up to a multiple of 4, share a graph. Every level is
@@ -147,8 +147,8 @@ class Nodes(NamedTuple):
 class Layout(NamedTuple):
     """A mini-batch by levels counted from the leaves: the number of rows of each, and the integers of the step.
 
-    integers: words of the leaves; labels of all rows, -1 in padding; rows of the children of inner nodes, pair by pair;
-    place of every row in those pairs, one past their end for roots and padding; number of trees.
+    integers: words of the leaves; labels of all rows, -1 in padding; rows of inner nodes' children, pair by pair; place
+    of every row in those pairs, one past their end for roots and padding; number of trees.
     """
 
     sizes: list[int]
@@ -189,7 +189,7 @@ def lay_out(batch: Sequence[Nodes], capacity: Sequence[int] | None = None) -> La
 
 
 class Manual(_GpuTreeLstm):
-    """Levels counted from the leaves, with a backward by hand. Each level is contiguous; children are looked up by
+    """Levels counted from the leaves, with a hand-written backward. Each level is contiguous; children are looked up by
     index."""
 
     def __init__(

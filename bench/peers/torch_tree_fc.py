@@ -6,7 +6,7 @@ nodes in any order, and are sorted into levels. In complete trees all leaves are
 slice, and only the embeddings are gathered or scattered.
 
 - "autograd": one product per level, autograd does the backward;
-- "manual": the backward by hand, in place; one product for all weight gradients, which adds straight into the weights.
+- "manual": a hand-written backward, in place; one product for all weight gradients adds straight into the weights.
 """
 
 from __future__ import annotations

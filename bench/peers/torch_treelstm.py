@@ -3,8 +3,8 @@
 Three programs with one interface:
 
 - "autograd": a good engineer's first version. One fused product per level, autograd does the backward.
-- "manual": the engineer's fast version. The backward is by hand: one product per level for the activations' gradients,
-  one product per matrix for all weight gradients; with SGD that product adds straight into the weights.
+- "manual": the engineer's fast version. The backward is hand-written: one product per level for the activations'
+  gradients, one product per matrix for all weight gradients; with SGD that product adds straight into the weights.
 - "manual-distinct": "manual", but each word's leaf is computed only once, as `graph.map(distinct=True)` does.
 
 In bf16 products run under autocast. Under autocast PyTorch uses float32 for products that are in place or write to
@@ -157,7 +157,7 @@ class LevelBatched(ABC):
 
     @abstractmethod
     def _manual_step(self, s: Schedule) -> None:
-        """Run forward, a backward by hand, and the update."""
+        """Run forward, a hand-written backward, and the update."""
 
     def _transposed(self, inner: int) -> Tensor:
         """Call `transposed` on the recurrent matrix."""

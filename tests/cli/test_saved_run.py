@@ -1,4 +1,4 @@
-"""The record of a run beside its weights: restored options, the best model, conditions to continue."""
+"""The record of a run, saved with its weights: restored options, the best model, conditions to continue."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class BrokenScript:
 
 
 def places(d: Decoded) -> Iterator[tuple[str, Kind, int]]:
-    """Yield (name, kind, position) of the fields of an instruction; segments and views one by one."""
+    """Yield (name, kind, position) for each field of an instruction; segments and views one by one."""
     at = d.position + HEAD_WORDS
     for f in d.instruction.fields:
         value = d.fields[f.name]
@@ -289,7 +289,7 @@ def repeated(b: BrokenScript) -> bool:
 
 @of_instruction()
 def length(b: BrokenScript, d: Decoded) -> None:
-    """Change the number of words of an instruction."""
+    """Change an instruction's number of words."""
     b.put(d.position + 1, b.rng.choice((near(b.rng, d.words, (2, 3)), 0, b.rng.randrange(4000), b.rng.randrange(WORD))))
     b.tell(d, f"{d.words} words became {b.script[d.position + 1]}")
 
@@ -493,7 +493,7 @@ def broken(subject: Subject, seed: int, number: int) -> tuple[str, BrokenScript]
 
 
 def _same(b: BrokenScript, subject: Subject) -> bool:
-    """Return True if nothing has changed: all virtual processors execute the same words, and lists are the same."""
+    """Return True if nothing has changed: all virtual processors execute the same words with the same lists."""
     n = len(subject.script)
     if not np.array_equal(
         b.script[HEADER_WORDS + subject.layout.n_vps : n], subject.script[HEADER_WORDS + subject.layout.n_vps :]

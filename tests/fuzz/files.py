@@ -137,7 +137,7 @@ def _names(error: Exception, path: Path) -> None:
 
 @cache
 def examples() -> dict[str, tuple[Any, bytes]]:
-    """Return the content and bytes of a valid file of each binary format."""
+    """Return the content and bytes of a valid file in each binary format."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "example"
         graphs = damage.example()

@@ -1,4 +1,4 @@
-"""For operands of any magnitude, also infinite and equal ones, values and gradients equal rounded exact arithmetic.
+"""For operands of any magnitude, infinite or equal, values and gradients equal rounded exact arithmetic.
 
 The formulas here are in extended precision and share nothing with the op table, as a reference with the same
 cancellation as the kernel would hide it.

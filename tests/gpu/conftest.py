@@ -24,7 +24,7 @@ FIRST = FOLDER / "test_tree_lstm.py"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the most informative tests first. Without a GPU, skip one test of every file and drop the others."""
+    """Order the most informative tests first. Without a GPU, skip one test per file and drop its other tests."""
     items.sort(key=lambda item: item.path != FIRST)
     reason = why_cuda_is_unusable()
     if reason is None:

@@ -62,7 +62,7 @@ def test_nary_leaves_and_inner_node_follow_the_equations(arity: int, per_child: 
     kept = sum(sigmoid(fk) * c for fk, (_, c) in zip(f, expected, strict=True))
     assert_states_equal(graph, model, [*leaves, root], [*expected, finish(i, o, u, kept)])
 
-    # A map passes the children's results to the cells in their order, so the cells need no change.
+    # A map gives the cells the children's results in order, so the cells need no change.
     children = np.array([[-1] * arity] * arity + [range(arity)])
     h, c = graph.map([cell.leaf, cell.inner], [0] * arity + [1], children, {"x": xs[[*range(arity), 0]]})
     assert_states_equal(graph, model, [(h[arity], c[arity])], [finish(i, o, u, kept)])

@@ -151,7 +151,7 @@ def test_softmax_over_a_list_keeps_its_digits_far_from_zero(scale: float, offset
 
 @pytest.mark.parametrize("over", ["list", "vector"])
 def test_the_gradient_of_a_softmax_that_is_nearly_sure_keeps_its_digits(over: str) -> None:
-    """The gradient of a softmax with one weight of 1 - 1e-5 is a small difference of nearly equal terms."""
+    """If one weight is 1 - 1e-5, a softmax's gradient is a small difference of nearly equal terms."""
     model = vpps.Model(seed=1)
     scores = model.lookup("scores", (6, 1), init=np.array([[0.3], [0.1], [12.0], [0.7], [-0.4], [0.2]]))
 

@@ -22,7 +22,7 @@ def of_bits(*words: int) -> np.ndarray:
 
 
 def rounded(x: np.ndarray, name: str) -> np.ndarray:
-    """Round by arithmetic: float32 holds multiples of the value of the last place."""
+    """Round by arithmetic: float32 holds multiples of the last place's value."""
     _, exponent = np.frexp(x.astype(np.float64))
     place = np.ldexp(1.0, np.maximum(exponent, -125) - BITS[name])
     units = x.astype(np.float64) / place  # exact: a power of two
@@ -57,7 +57,7 @@ def test_what_is_no_number_stays_so(precision: Precision) -> None:
 
 
 def test_float64_is_rounded_to_float32_first() -> None:
-    """A kernel only has float32: here the first rounding makes the tie."""
+    """Kernels have only float32: here the first rounding creates the tie."""
     assert PRECISIONS["bf16"].round(np.array([1 + 2**-8 + 2**-40])) == 1.0
 
 
@@ -109,7 +109,7 @@ def test_factors_of_products_are_rounded_and_nothing_else() -> None:
 
 
 def test_the_reference_rounds_both_factors_of_a_product_forward_and_backward() -> None:
-    """Computed by hand, with few bits: 1 + 2^-9 becomes 1."""
+    """Computed manually, with few bits: 1 + 2^-9 becomes 1."""
     little = 2.0**-9
     model = vpps.Model()
     W = model.parameter("W", (2, 2), init=np.array([[1 + little, 2.0], [0.0, 3.0]]))

@@ -1,4 +1,4 @@
-"""The origin of each word of a script, on request from a plan: at any time, and without effect on other plans."""
+"""A plan tells the origin of each word in its script on request, at any time, without effect on other plans."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from vpps.script.verify import verify
 pytestmark = pytest.mark.cpu
 
 H = 32
-START, STOP, FIRST, LAST, GROUP = range(5)  # columns of the arrays of a layout
+START, STOP, FIRST, LAST, GROUP = range(5)  # columns of a layout's arrays
 
 
 def assert_apart(arrays: Ints) -> None:

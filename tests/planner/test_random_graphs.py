@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cpu
 
 
 def examples(n: int) -> settings:
-    """Return settings for n examples, always the same ones."""
+    """Return settings for n examples, the same in every run."""
     return settings(max_examples=n, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
@@ -52,7 +52,7 @@ def three_virtual_processors_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Divide steps of inference into pieces of 1 row or 3, or not at all."""
+    """Divide inference steps into pieces of 1 or 3 rows, or not at all."""
     if number := sum(request.node.callspec.params.values()) % 3:
         monkeypatch.setattr(encoded_cell, "FEWEST_ROWS", 2 * number - 1)
         monkeypatch.setattr(encoded_cell, "CACHED_FLOATS", 0)

@@ -36,7 +36,7 @@ def same(value: Any, expected: Any) -> bool:
 
 
 def values(model: vpps.Model, graph: vpps.Graph, *results: Any) -> list[Any]:
-    """Return values of rows, or of lists of expressions."""
+    """Return the values of rows, or of expression lists."""
     reference = Reference(graph, weights_of(model))
     return [
         reference.value(r) if isinstance(r, vpps.Rows) else np.stack([reference.value(e) for e in r]) for r in results

@@ -181,7 +181,7 @@ class TestPhases:
 
 
 def owned(d: Decoded, vp: int, n_vps: int, panel: int) -> tuple[int, int]:
-    """Return (rows, panels of units) of an instruction's result that a virtual processor computes."""
+    """Return the (rows, panels of units) that a virtual processor computes in an instruction's result."""
     if d.flags & Flag.ROWS:
         low, high = share(d.n, vp, n_vps)
         return high - low, -(-d.width // panel) if high > low else 0
@@ -190,7 +190,7 @@ def owned(d: Decoded, vp: int, n_vps: int, panel: int) -> tuple[int, int]:
 
 
 def expected_bytes(timeline: Timeline, vp: int, panel: int) -> dict[str, int]:
-    """Return bytes by form of instruction, from the script alone."""
+    """Return the bytes by form of instruction, from only the script."""
     floats, n_vps = dict.fromkeys(("Matvec", "Outer", "Update"), 0), timeline.n_vps
     for d in executed(timeline, vp):
         form = d.instruction.form

@@ -1,6 +1,6 @@
 """python -m tests.runtime.bits GRAPHS: digests of trained weights, for all of the zoo's networks and random graphs.
 
-`scripts/test_aarch64` compares the digests of two kinds of processors.
+`scripts/test_aarch64` compares two kinds of processors by these digests.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def script(*streams: Words) -> Words:
 
 
 def barriers(vps: int, n: int) -> Words:
-    """Return a stream of barriers of all virtual processors."""
+    """Return a stream of barriers among all virtual processors."""
     return np.concatenate([plain([]), *(barrier(target=vps * (k + 1)) for k in range(n))])
 
 

@@ -91,7 +91,7 @@ def reads_what_it_writes(of: str) -> Damage:
 
 
 def elements(script: Words) -> int:
-    """Return the offset of the list of list ends."""
+    """Return the offset of the list that holds the list ends."""
     return int(script[place(find(script, "list_log_softmax"), "elements")])
 
 

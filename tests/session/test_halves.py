@@ -124,7 +124,7 @@ class TestBits:
         assert all(same(whole, found) for found in halves)
 
     def test_what_was_accumulated_of_parameters_frozen_since_is_left_alone(self) -> None:
-        """A frozen parameter has no place among the gradients of the others."""
+        """A frozen parameter has no place among the others' gradients."""
 
         def run(how: Callable[[vpps.Handle, vpps.Graph, E], None]) -> dict[str, Any]:
             net = Net()

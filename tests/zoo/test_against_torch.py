@@ -26,7 +26,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 
 
 def assert_agrees_with_torch(task: Task, target: str, batch_sizes: tuple[int, ...], seed: int = 1) -> None:
-    """Random batches, both schedules, both forms of the PyTorch program: batched by hand, and vertex by vertex."""
+    """Random batches, both schedules, both forms of the PyTorch program: batched manually, and vertex by vertex."""
     if str(BENCH) not in sys.path:
         sys.path.insert(0, str(BENCH))
     from peers.torch_zoo import PROGRAMS

@@ -13,8 +13,8 @@ from peers.dynet_zoo.program import DynetProgram, Graphs
 class Lstm:
     """The layer `vpps.nn.LSTM` with some name, over chains.
 
-    W x stays inside the recurrence. Computing it for all inputs at once would add vertices and copies. They cost DyNet
-    more than the larger product saves: a half to a third of the speed, and less for larger batches.
+    W x is computed inside the recurrence. Computing it for all inputs at once would add vertices and copies. They cost
+    DyNet more than the larger product saves: a half to a third of the speed, and less for larger batches.
     """
 
     def __init__(self, program: DynetProgram, name: str) -> None:

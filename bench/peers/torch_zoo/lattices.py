@@ -55,7 +55,7 @@ class LatticeProgram(TorchProgram):
         return memory.read(schedule.position[characters])
 
     def _inputs(self, kind: int, numbers: Tensor, schedule: Schedule) -> Iterator[Tensor]:
-        """Yield `inputs` of every group of a kind, in order."""
+        """Yield `inputs` for every group of a kind, in order."""
         table = "words" if kind == WORD else "characters"
         groups = [group.vertices for group in schedule.groups if group.kind == kind]
         if self.per_node:

@@ -40,11 +40,11 @@ class Schedule:
     Attributes:
         groups: groups in order.
         position: (n,) row of every vertex in the memory.
-        rows: number of rows of the memory: 1 + n.
+        rows: number of rows in the memory: 1 + n.
     """
 
     def __init__(self, batch: Any, per_node: bool = False) -> None:
-        """Take a `vpps.data.GraphBatch`. per_node: make every vertex a group of its own."""
+        """Take a `vpps.data.GraphBatch`. per_node: put every vertex into a separate group."""
         levels = batch.levels
         kind = batch.kind
         n = len(levels)

@@ -28,7 +28,7 @@ class SparseAdam(torch.optim.SparseAdam):
 
 
 class TorchProgram(ABC):
-    """A network of vpps.zoo in PyTorch, batched by hand; its parameters are named as in the vpps model.
+    """A network of vpps.zoo in PyTorch, batched manually; its parameters are named as in the vpps model.
 
     Attributes:
         weights: weights by name; `vpps.Model`'s "words" is `self.weights["words"]`.

@@ -70,7 +70,7 @@ class PyramidProgram(TorchProgram):
 
     @abstractmethod
     def inner(self, left: State, right: State) -> State:
-        """Return states of pairs of neighbours."""
+        """Return the states of neighbouring pairs."""
 
     def loss(self, batch: Any) -> Tensor:
         return F.cross_entropy(self.outputs(batch), self.column(batch["label"]), reduction="sum")

@@ -129,7 +129,7 @@ def test_constants_of_a_tail_are_told_apart_by_their_bits() -> None:
 
 @pytest.mark.parametrize("target", ["cpu", "simt", "cuda"])
 def test_pieces_of_several_instructions_are_not_taken_for_one(target: str) -> None:
-    """The zeros for the unread part of `v` run beside all but one of a sum's pieces, with as many pieces as the sum."""
+    """The zeros for the unread part of `v` are split like a sum and run together with all but one of its pieces."""
     model = vpps.Model(seed=0)
     table = model.lookup("table", (6, 3), init="normal")
 

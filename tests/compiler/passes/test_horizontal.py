@@ -196,9 +196,9 @@ class Run:
     def train(self, handle: vpps.Handle, kinds: tuple[int, ...]) -> dict[str, bytes]:
         for kind in kinds:
             graph, loss, states = self.net.batch(kind)
-            if kind == 0:  # a lone matrix
+            if kind == 0:  # a single matrix
                 loss = loss + vpps.sum(vpps.tanh(self.net.U["f"] @ states[0]))
-            elif kind == 2:  # two gates, in another order
+            elif kind == 2:  # two gates, in a different order
                 U = self.net.U
                 two = vpps.cell(lambda h, U=U: vpps.tanh(U["u"] @ h) * vpps.sigmoid(U["i"] @ h))
                 loss = loss + vpps.sum(two(states[0]))
@@ -459,7 +459,7 @@ def test_what_no_longer_agrees_is_placed_apart(change: str):
     )
 )
 def test_random_products(cells: list[list[tuple[int, int, int, int]]]):
-    """Cells agree on some stacks and not on others, or add to part of a stack only."""
+    """Cells agree on some stacks and not on others, or add to only part of a stack."""
 
     def build(model):
         matrices = [model.parameter(f"P{k}", (32, 32)) for k in range(4)]

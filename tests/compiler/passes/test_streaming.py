@@ -84,7 +84,7 @@ def test_streams_run_on_thread_blocks(groups: int) -> None:
 
 
 def test_what_only_the_gradient_of_an_unread_output_reads_does_not_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without that gradient all steps leave it in one place, so a pause would write it while another one reads it."""
+    """Without that gradient, all steps store it in one place: a pause would write it while another pause reads it."""
     monkeypatch.setattr(lazy_batching, "CHUNK_ROWS", 2)
     model = vpps.Model(seed=0)
     table = model.lookup("table", (6, 8), init="normal")

@@ -445,7 +445,7 @@ class TestPublishedData:
             arcs += sum(int(line[0]) for line in lines[at + 2 : at + 2 + n])
             characters += n - 1
             at += 2 + n
-        n_words = arcs - characters  # each character has one arc of its own
+        n_words = arcs - characters  # each character has one arc
         assert found.graphs == 113
         assert found.kinds == {"character": characters, "word": n_words}
         assert found.columns["tag"].max <= 17
