@@ -265,7 +265,7 @@ class Server:
         return [(len(b), int(getattr(b, "n_vertices", 0)) or self.task.units(b)) for b in given]
 
     def check(self, name: str, n: int) -> list[list[float]]:
-        """Return values that must be equal for all: losses (each after an update), or outputs (at most SAMPLE each)."""
+        """Return the values that must be equal for all: losses (each after an update), or outputs (up to SAMPLE)."""
         contender, results = self.contenders[name], []
         for batch in self._first(name, n):
             if contender.form.infers:

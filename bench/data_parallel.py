@@ -10,8 +10,8 @@ lists the parts of a rank's step (data_parallel_rank.py) in seconds, as means ov
 parts that a single process does not have. `sent` is bytes per rank and step.
 
 --links: the ranks run in their own network namespaces, joined by a pair of virtual Ethernet devices. A token bucket
-limits their rate (Gbit/s). The peer is the same ranks on one host. Every exchange ends `--delay` microseconds late. For
-the last rank to arrive, that is more than a link adds.
+limits their rate (Gbit/s). The peer is the same number of ranks on one host. Every exchange ends `--delay` microseconds
+late. For the last rank to arrive, that is more than a link adds.
 
 --predict: fits a cost model to lines of --links and predicts more hosts (data_parallel_cost.py).
 """

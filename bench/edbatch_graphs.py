@@ -51,7 +51,7 @@ class Vertices:
 
     Attributes:
         types: names of the types, by number.
-        type_of: (vertices,) the type number of each vertex.
+        type_of: (vertices,) each vertex's type number.
         producers, readers: (edges,) both ends of every edge.
     """
 

@@ -82,7 +82,7 @@ def initial_weights(words: int, labels: int, embedding: int, hidden: int) -> dic
 def make_contender(
     name: str, weights: dict[str, NDArray[np.float32]], precision: str, options: argparse.Namespace
 ) -> Any:
-    """Return the program of that name, starting from a copy of the weights."""
+    """Return the program with that name, starting from a copy of the weights."""
     if name == "vpps":
         from models import VppsLstm
 

@@ -31,7 +31,7 @@ CONTENDERS = ("vpps", "autograd", "graphs", "manual", "pernode")
 
 
 def make_contender(name: str, weights: dict[str, Any], precision: str, options: argparse.Namespace) -> Any:
-    """Return the program of that name, starting from a copy of the weights."""
+    """Return the program with that name, starting from a copy of the weights."""
     lr = LEARNING_RATE["sgd"]
     if name == "vpps":
         from models import PROGRAMS

@@ -113,7 +113,7 @@ def timed(work: Callable[[], object], times: int, clock: Callable[[], float] = t
 
 
 def choose_contenders(asked: str | None, known: Sequence[str]) -> list[str]:
-    """Return names from the command line, separated by commas; default: all known ones. Exits if any cannot run."""
+    """Return the names from the command line, separated by commas; default: all known ones. Exits if any cannot run."""
     has_dynet = importlib.util.find_spec("dynet") is not None
     advice = 'dynet cannot be imported by this Python; pip install "dyNET38==2.2" (bench/README.md)'
     if asked is None:
@@ -129,7 +129,7 @@ def choose_contenders(asked: str | None, known: Sequence[str]) -> list[str]:
 
 
 def choose(asked: str | None, known: Sequence[str], what: str) -> list[str]:
-    """Return names from the command line, separated by commas; default: all known ones. Exits if a name is unknown."""
+    """Return the names from the command line, separated by commas; default: all known ones. Exits if one is unknown."""
     names = list(known) if asked is None else asked.split(",")
     if unknown := set(names) - set(known):
         sys.exit(f"unknown {what}: {', '.join(sorted(unknown))}; there are {', '.join(known)}")

@@ -74,7 +74,7 @@ SETUPS = {
     "tree-lstm-child-sum": TREES,
     "tree-lstm-2type": TREES,
     "tree-gru": TREES,
-    "rvnn": Setup("sst", epochs=3, settings={**SMALL, "mlp": 64}),  # only sentences have labels: all of them are needed
+    "rvnn": Setup("sst", epochs=3, settings={**SMALL, "mlp": 64}),  # only sentences have labels, so all are needed
     "mv-rnn": Setup("sst", epochs=4, limit=2000, settings={"hidden": 16}),
     "td-rnn": Setup("sst", epochs=5, settings={"hidden": 64, "mlp": 64}),
     "td-lstm": Setup("sst", epochs=3, settings=SMALL | {"mlp": 64}),
@@ -268,7 +268,7 @@ def _mean_loss(losses: Sequence[float], batches: Sequence[Any], units: int) -> f
 
 
 def noise_of(values: Sequence[float], others: Sequence[float]) -> float:
-    """Return the largest difference of equal samples' means that chance explains (95 %); nan for samples of size one."""
+    """Return the largest difference of two equal samples' means by chance (95 %); nan for samples of size one."""
     n = len(values)
     if n < 2:
         return float("nan")

@@ -19,7 +19,7 @@ from treelstm import compare_losses, first_losses, train
 
 
 def choose_contenders(asked: str | None, known: Sequence[str], device: str) -> list[str]:
-    """Return names from the command line; default: all, or only vpps if PyTorch cannot use the device."""
+    """Return the names from the command line; default: all, or only vpps if PyTorch cannot use the device."""
     if asked is not None:
         return harness.choose_contenders(asked, known)
     if (reason := _why_torch_is_unusable(device)) is not None:

@@ -163,7 +163,7 @@ def contenders_of(
 
 
 def mini_batches(task: Any, size: int, n: int) -> list[Indices]:
-    """Return examples in random order, the same for every contender."""
+    """Return examples in a random order that is the same for every contender."""
     order = np.array(random.Random(ORDER_SEED).sample(range(len(task.train)), len(task.train)))
     return [order[k : k + size] for k in range(0, max(len(order) - size, 0) + 1, size)][:n]
 

@@ -74,7 +74,7 @@ def floors(work: Work, peaks: Peaks) -> dict[str, float]:
 
 
 def measure(workload: Workload, options: Any, vps: int | None) -> tuple[list[Work], list[list[Timeline]]]:
-    """Train on the first batches; returns the work of each, and their timelines by round."""
+    """Train on the first batches; returns each batch's work, and the timelines by round."""
     items = workload.first(options.batches)
     settings = {"target": options.device, "vps": vps, "precision": options.precision}
     with Handle(workload.model, workload.optimizer, timeline=True, **settings) as handle:

@@ -25,7 +25,7 @@ class Steady:
         seconds: least duration of a pass. A pass is whole rounds over the batches, so all passes do equal work.
 
     Attributes:
-        rates: examples per second of each pass.
+        rates: examples per second in each pass.
         host: host seconds of a step that finds the queue empty, so that it never waits.
         kernel: GPU seconds of a step that is enqueued as a whole; empty without a GPU.
     """

@@ -125,7 +125,7 @@ class Network(ABC):
         """Run encoder and tree layer on a mini-batch."""
 
     def encode(self, words: Tensor) -> Tensor:
-        """Return vectors of the leaves."""
+        """Return the leaves' vectors."""
         return torch.tanh(self.linear(self.embedding(words)))
 
     def step(self, batch: Sequence[Any]) -> None:

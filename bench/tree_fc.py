@@ -82,7 +82,7 @@ def complete_trees(leaves: int, number: int, seed: int = 1) -> list[Tree]:
 
 
 def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: argparse.Namespace) -> Any:
-    """Return the program of that name, starting from a copy of the weights. Imports only the modules that it needs."""
+    """Return the program with that name, starting from a copy of the weights. Imports only the modules it needs."""
     if name.startswith("vpps"):
         from tree_fc_models import PROGRAMS
 

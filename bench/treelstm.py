@@ -65,7 +65,7 @@ def initial_weights(words: int, embedding: int, hidden: int, seed: int = 1) -> d
 
 
 def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: argparse.Namespace) -> Contender:
-    """Return the program of that name, starting from a copy of the weights. Imports only the modules that it needs."""
+    """Return the program with that name, starting from a copy of the weights. Imports only the modules it needs."""
     lr = options.lr or LEARNING_RATE[options.optimizer]
     precision, name = "bf16" if name.endswith(REDUCED) else "float32", name.removesuffix(REDUCED)
     if name.startswith("vpps"):
@@ -89,7 +89,7 @@ def in_batches(items: list[Any], size: int) -> list[list[Any]]:
 
 
 def most_nodes(trees: list[Tree], batch_size: int) -> int:
-    """Return the number of nodes in the largest mini-batch of that size."""
+    """Return the number of nodes in the largest mini-batch with that many trees."""
     return max(sum(len(tree.labels) for tree in batch) for batch in in_batches(trees, batch_size))
 
 

@@ -92,7 +92,7 @@ def cases_of(lines: Iterable[Mapping[str, Any]]) -> list[Case]:
 
 
 def memory_of(lines: Iterable[Mapping[str, Any]]) -> list[Memory]:
-    """Return results of --memory that have a peer; the last line of a case and peer counts."""
+    """Return the results of --memory that have a peer; each case and peer's last line is used."""
     found = {}
     for line in lines:
         if line["bench"] == MEMORY and "peer" in line:

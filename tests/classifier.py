@@ -51,7 +51,7 @@ class Classifier:
         return graph, vpps.sum(losses)
 
     def train(self, handle: vpps.Handle, batches: range) -> list[float]:
-        """Train on one batch per seed; returns the loss of each."""
+        """Train on one batch per seed; returns each batch's loss."""
         losses = []
         for seed in batches:
             handle.fb(*self.batch(seed))

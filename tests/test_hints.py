@@ -27,7 +27,7 @@ pytestmark = pytest.mark.host
 
 
 def owners() -> dict[str, object]:
-    """Return one object of each class."""
+    """Return one object per class."""
     model = vpps.Model()
     layer = Linear(model, 2, 3)
     graph = vpps.Graph()

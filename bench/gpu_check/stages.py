@@ -53,7 +53,7 @@ class Step:
         name: unique name.
         seconds: expected duration; the step does not start if less time is left.
         most: seconds after which it is stopped.
-        environment: variables added to those of all steps.
+        environment: variables added to those that all steps have.
         needs: a program that must be on the PATH.
     """
 

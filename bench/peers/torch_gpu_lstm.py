@@ -21,7 +21,7 @@ from peers.torch_gpu import Captured, Losses, Uploader
 
 
 def pack(batch: Sequence[Tokens]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return words and labels by time, longest sequence first, and the number of sequences at each time."""
+    """Return the words and labels by time, longest sequence first, and the number of sequences at each time."""
     batch = sorted(batch, key=lambda tokens: -len(tokens.words))
     lengths = np.array([len(tokens.words) for tokens in batch])
     present = np.arange(lengths[0])[:, None] < lengths

@@ -47,8 +47,8 @@ class Schedule:
 
     rows: list[int]
     inner: list[int]
-    inner_rows: Tensor  # row of each inner node
-    leaf_rows: Tensor  # row of each leaf
+    inner_rows: Tensor  # each inner node's row
+    leaf_rows: Tensor  # each leaf's row
     words: Tensor  # of the leaves
     labels: Tensor  # of all rows
 

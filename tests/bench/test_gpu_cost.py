@@ -116,7 +116,7 @@ def test_a_training_step_in_machine_code_follows_the_reference(program: Callable
 def test_counts_follow_from_code_and_script(
     program: Callable[[str], Program], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Barriers are those of the plan; every cycle is assigned to an instruction."""
+    """The barriers match the plan's; every cycle is assigned to an instruction."""
     from gpu_cost.executing import executed, slowest
     from gpu_cost.reporting import report, sums
     from gpu_cost.timing import Constants

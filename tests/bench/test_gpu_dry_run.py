@@ -41,7 +41,7 @@ def dry_run(out: Path, only: str, *options: str, checkout: Path = ROOT, paths: s
         "PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, [str(checkout / IMAGINARY), paths])),
         "PATH": f"{checkout / STAND_INS / 'bin'}{os.pathsep}{os.environ['PATH']}",
     }  # fmt: skip
-    # Steps run as users run them, without the settings of these tests.
+    # Steps run as for users, without these tests' settings.
     own = {k: v for k, v in os.environ.items() if k == "VPPS_CACHE_DIR" or not k.startswith(("VPPS_", "PYTEST_"))}
     command = [checkout / "scripts/gpu_check", "--smallest", "--out", out, "--data", data, "--only", only, *options]
     done = subprocess.run(command, env=own | given, capture_output=True, text=True, check=False, cwd=out.parent)

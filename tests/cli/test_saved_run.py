@@ -241,7 +241,7 @@ class Depth(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSettings(TREE_LSTM.settings_type):
-    """Settings of all types, as in a user's task; one of them is an ordinary field."""
+    """Settings of all types, as in a user's task; one is an ordinary field."""
 
     depth: Depth = setting(Depth.FLAT, "An Enum that is no text.", shapes_model=True)
     vectors: Path | None = setting(None, "A path that the model depends on.", shapes_model=True)

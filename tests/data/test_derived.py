@@ -1,4 +1,4 @@
-"""Sets derived from other sets: drawn kinds, pairs of chains, pyramids."""
+"""Sets derived from other sets: randomly drawn kinds, pairs of chains, pyramids."""
 
 from __future__ import annotations
 

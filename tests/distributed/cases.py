@@ -68,7 +68,7 @@ class Case:
 
 
 def words(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """Return examples of one to five words."""
+    """Return examples with one to five words."""
     h = graph.zeros(WIDTH)
     random = np.random.default_rng((step, k))
     for word in random.integers(0, WORDS, 1 + k % 5):
@@ -102,7 +102,7 @@ def dropping(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Ex
 
 
 def told(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """Apply a mask that follows the example, after other masks on a part of it."""
+    """Apply a mask that depends on the example, after other masks on part of it."""
     with graph.example(k):
         first = words(model, graph, step, k)
         return vpps.sum([first, *(dropping(model, graph, step, k) for _ in range(1 + k % 3))])
@@ -258,7 +258,7 @@ def results(world: World, zoo: bool = False) -> Results:
 
 
 def half() -> tuple[Any, int]:
-    """Return every other rank as an MPI or PyTorch group, and the number of that half."""
+    """Return every other rank as an MPI or PyTorch group, and the half's number."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         import mpi4py
 

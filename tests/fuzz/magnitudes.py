@@ -304,7 +304,7 @@ def operands(random: np.random.Generator, name: str, n: int, width: int) -> list
 
 
 def wrong(got: Array, expected: Array, moved: Array, tolerance: float, by_element: bool) -> Array:
-    """Return rows whose error exceeds the tolerance and the effect of rounding the operands."""
+    """Return the rows whose error exceeds the tolerance and the effect of rounding the operands."""
     with np.errstate(all="ignore"):
         got = got.astype(np.longdouble)
         whole = np.isfinite(expected) & (np.abs(expected) <= LARGEST * 1.001)

@@ -1,4 +1,4 @@
-"""The fixed part of the fuzz: some cases of each kind; errors are found and shown."""
+"""The fixed part of fuzzing: some cases of each kind; errors are found and shown."""
 
 from __future__ import annotations
 

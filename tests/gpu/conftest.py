@@ -1,7 +1,7 @@
 """The gpu tier: all tests here need an NVIDIA GPU, and are skipped with the reason without one.
 
-The users' case comes first: a Tree-LSTM with fused cells. All tests but those of single ops fuse cells. Compiling takes
-longer than everything else. So tests of ops and optimizers keep weights in memory and use generic instructions: a
+The users' case comes first: a Tree-LSTM with fused cells. All tests except those of single ops fuse cells. Compiling
+takes longer than everything else. So tests of ops and optimizers keep weights in memory and use generic instructions: a
 single kernel with all of them runs every model. Tests of weights on the chip have a kernel per case.
 """
 

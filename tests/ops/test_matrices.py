@@ -113,7 +113,7 @@ def coder(W: E, B: E, x: E) -> tuple[E, E]:
 
 
 def halves(W: E, x: E) -> tuple[E, E]:
-    """Parts narrower than a panel once made a product compute its panels once per part, and add them each time."""
+    """With parts narrower than a panel, a product once computed its panels, and added them, once per part."""
     t = vpps.tanh(x)
     a, b = vpps.split(t, 2)
     return W @ t, vpps.concat([b, a])

@@ -167,5 +167,5 @@ def test_connected_components_stay_together_and_are_dealt_evenly(net: Net, data:
 
 
 def call_of(graph: vpps.Graph, value: E) -> int:
-    """Return the recording index of the vertex that makes a value."""
+    """Return the recording index of the vertex that computes a value."""
     return int(Topology(graph).value_call[value.ref])

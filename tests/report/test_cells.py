@@ -1,4 +1,4 @@
-"""Reports of cells: the result of each pass, the fused ops, and the parts."""
+"""Reports on cells: each pass's result, the fused ops, and the parts."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def timeline_of(vps: int, with_lists: bool = True) -> Timeline:
 
 
 def recording(net: Classifier, target: str, **options: Any) -> vpps.Handle:
-    """Return a handle with a timeline. Every kernel has Adam and clipping, so that few kernels are compiled."""
+    """Return a handle that records timelines. Every kernel has Adam and clipping, so that few kernels are compiled."""
     return vpps.Handle(
         net.model, vpps.Adam(lr=0.01), **{"target": target, "vps": VPS, "clip_norm": 1.0, "timeline": True, **options}
     )

@@ -367,7 +367,7 @@ class TestFailures:
 
 
 def _operands(handle: vpps.Handle, script: Any, name: str, index: int) -> list[int]:
-    """Return the places of that operand in the next script, for all instructions of that name."""
+    """Return that operand's positions in the next script, in all instructions with that name."""
     assert handle._engine.plan is not None
     ((start, _),) = handle._engine.plan.streams
     found = [d.position for d in instructions(script, start) if d.instruction.name == name]

@@ -155,7 +155,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
 
 @pytest.mark.parametrize("kind", PLANS)
 def test_a_wait_that_does_not_wait_is_a_race_where_anything_is_shared(kind: str) -> None:
-    """Compare the script's accesses by brute force: without the barrier, two share an element, or it is redundant."""
+    """Compare all accesses by brute force: without the barrier, two share an element, unless it is redundant."""
     n, races = len(barriers(PLANS[kind]())), 0
     for which in range(n):
         plan = PLANS[kind]()

@@ -163,7 +163,7 @@ class DynetProgram(ABC):
         return self._loss
 
     def infer(self, batch: Any) -> NDArray[np.float32]:
-        """Return outputs of a prepared mini-batch, (units, width)."""
+        """Return the outputs of a prepared mini-batch, (units, width)."""
         self.renew()
         values: NDArray[np.float32] = self.outputs(batch).npvalue()  # the last axis is units
         return np.atleast_2d(values.T)
@@ -221,7 +221,7 @@ class DynetProgram(ABC):
         return self.dynet.affine_transform([b, W, x])
 
     def layer(self, name: str) -> tuple[Any, Any]:
-        """Return parameters (W, b) of the `vpps.nn.Linear` of that name."""
+        """Return the parameters (W, b) of the `vpps.nn.Linear` with that name."""
         return self.parameter(f"{name}/W"), self.parameter(f"{name}/b")
 
     def cross_entropy(self, logits: Any, labels: list[int]) -> Any:

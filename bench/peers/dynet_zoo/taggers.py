@@ -90,7 +90,7 @@ class Spelled:
     """A `vpps.data.SpelledBatch` as Python lists.
 
     Attributes:
-        spellings: the characters of each distinct rare word.
+        spellings: each distinct rare word's characters.
         spelling: index into `spellings` per word; None for words of the vocabulary.
     """
 

@@ -28,7 +28,7 @@ class TreeFc(TorchProgram):
         return self.linear("output", h)
 
     def composed(self, pairs: Tensor) -> Tensor:
-        """Return states from the concatenated states of two children."""
+        """Return the states, from two children's concatenated states."""
         return self.linear("composition", pairs).tanh()
 
     def one_by_one(self, words: Tensor) -> Tensor:

@@ -164,7 +164,7 @@ def run(batch: Any, cells: Sequence[Cell], width: int, like: Tensor, per_node: b
 
 
 def sum_of_lists(values: Tensor, owner: Tensor, n: int) -> Tensor:
-    """Return the sum of each list, (n, width), from the elements of all (edges, width)."""
+    """Return each list's sum, (n, width), from all lists' elements, (edges, width)."""
     return values.new_zeros(n, values.shape[1]).index_add(0, owner, values)
 
 

@@ -115,11 +115,11 @@ class TorchProgram(ABC):
 
     @torch.inference_mode()
     def infer(self, batch: Any) -> Tensor:
-        """Return outputs without gradients."""
+        """Return the outputs, without gradients."""
         return self.outputs(batch)
 
     def lookup(self, table: str, rows: Tensor) -> Tensor:
-        """Return rows of an embedding table; their gradient is sparse."""
+        """Return rows of an embedding table; the gradient is sparse."""
         return torch.nn.functional.embedding(rows, self.weights[table], sparse=True)
 
     @staticmethod
@@ -128,5 +128,5 @@ class TorchProgram(ABC):
         return torch.from_numpy(array.astype(np.int64))
 
     def linear(self, name: str, x: Tensor) -> Tensor:
-        """Return the `vpps.nn.Linear` of that name, applied to x."""
+        """Return the result of the `vpps.nn.Linear` with that name for x."""
         return torch.nn.functional.linear(x, self.weights[f"{name}/W"], self.weights.get(f"{name}/b"))

@@ -66,7 +66,7 @@ class PyramidProgram(TorchProgram):
 
     @abstractmethod
     def leaf(self, words: Tensor) -> State:
-        """Return states of words (n,)."""
+        """Return the states of words (n,)."""
 
     @abstractmethod
     def inner(self, left: State, right: State) -> State:

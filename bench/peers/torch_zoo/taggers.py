@@ -53,7 +53,7 @@ class BiLstmTagger(TorchProgram):
         return both_directions(x, *(self.weights[f"{name}/{part}"] for part in "WUb"), chains)
 
     def one_by_one(self, name: str, x: Tensor, offsets: NDArray[np.int64]) -> Tensor:
-        """Return states in the batch's order, from inputs in that order."""
+        """Return the states in the batch's order, from inputs in that order."""
         return vertex_by_vertex(x, *(self.weights[f"{name}/{part}"] for part in "WUb"), offsets.tolist())
 
     def inputs(self, batch: Any) -> Tensor:

@@ -18,7 +18,7 @@ class TreeProgram(TorchProgram):
     """States of all nodes, and a linear classifier on them or on the roots'."""
 
     def logits(self, h: Tensor) -> Tensor:
-        """Return logits of states (n, hidden)."""
+        """Return the logits of states (n, hidden)."""
         return self.linear("output", h)
 
     @abstractmethod

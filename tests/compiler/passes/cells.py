@@ -70,7 +70,7 @@ def assert_node_passes_change_no_bit_forward(build: Build) -> None:
 
 
 def results(build: Build, passes: Passes, schedule: str, vps: int = 2, seed: int = 3) -> Results:
-    """Return loss, gradients and values of the built graph; values are also compared with those from inference."""
+    """Return the built graph's loss, gradients and values; values are also compared with those from inference."""
     model = vpps.Model(seed=seed)
     graph, loss, values = build(model)
     with vpps.Handle(model, vps=vps, schedule=schedule, passes=passes) as handle:
