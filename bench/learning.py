@@ -268,7 +268,7 @@ def _mean_loss(losses: Sequence[float], batches: Sequence[Any], units: int) -> f
 
 
 def noise_of(values: Sequence[float], others: Sequence[float]) -> float:
-    """Return the largest difference of two equal samples' means by chance (95 %); nan for samples of size one."""
+    """Return the largest difference by chance of two equal samples' means (95 %); nan for samples of size one."""
     n = len(values)
     if n < 2:
         return float("nan")

@@ -139,7 +139,7 @@ class TaskBench:
         return [name for name in contenders if FORMS[name].process in self.facts]
 
     def close(self) -> None:
-        """Stop all processes."""
+        """Stop all the processes."""
         for worker in self.workers.values():
             worker.close()
 

@@ -86,7 +86,7 @@ class Losses:
         self.read = math.nan
 
     def put(self, loss: Tensor) -> None:
-        """Put the loss of the latest step."""
+        """Store the latest step's loss."""
         self._latest = (self._latest + 1) % _STAGES
         self.read = self.latest()
         self._places[self._latest].copy_(loss, non_blocking=True)

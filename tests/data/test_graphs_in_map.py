@@ -33,7 +33,7 @@ def children(batch: GraphBatch) -> Iterator[list[int]]:
 
 
 def assert_equal(model: vpps.Model, build: Callable[[vpps.Graph, bool], vpps.Expression]) -> None:
-    """Assert that loss and gradients of the bulk form (`build(graph, True)`) are bit-identical to single calls'."""
+    """Assert that loss and gradients of the bulk form (`build(graph, True)`) have the bits of single calls."""
     with vpps.Handle(model, vps=2) as handle:
         results = []
         for bulk in (True, False):

@@ -26,7 +26,7 @@ OPEN_MPI = "VPPS_TEST_OPENMPI"
 
 
 class ProgramResult(NamedTuple):
-    """How a program ended: the launcher's exit status, all ranks' output, seconds since the start."""
+    """The end of a program: the launcher's exit status, all ranks' output, seconds since the start."""
 
     status: int
     out: str

@@ -100,7 +100,7 @@ OPTIONS: dict[str, dict[str, Any]] = {"": {}, "distinct": {"distinct": True}, "N
 def test_a_part_has_the_masks_of_the_whole(net: Net, numbers: list[int], options: dict[str, Any]) -> None:
     whole, part = net.trees[:], part_of(net.trees, numbers)
     expected: list[Array] = []
-    for again in range(2):  # the first map of these cells is recorded with NumPy
+    for again in range(2):  # NumPy records the first map of these cells
         graph = vpps.Graph()
         expected = values(net.model, graph, net.rows(graph, whole, **options))
         graph = vpps.Graph()

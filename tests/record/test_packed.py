@@ -297,7 +297,7 @@ class Case(NamedTuple):
         """Record twice; returns the recordings or the error, and True if compiled code recorded it."""
         first = vpps.Graph()
         with suppress(vpps.ShapeError):
-            first.map(self.given(), **self.arguments(first))  # the first map of these cells is recorded with NumPy
+            first.map(self.given(), **self.arguments(first))  # NumPy records the first map of these cells
         graph = vpps.Graph()
         for shape in self.zeros:
             graph.zeros(shape)

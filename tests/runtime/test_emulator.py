@@ -520,7 +520,7 @@ class TestLaunches:
             del machine
             gc.collect()
             resident.append(busy - int(Path("/proc/self/statm").read_text().split()[1]))
-        # Pages: each thread had touched at least one. The median, as other parts of the process may grow in between.
+        # Pages: each thread had touched at least one. Uses the median, as other parts of the process can grow.
         assert np.median(resident) > 500
 
     def test_seeds_reproduce(self) -> None:
