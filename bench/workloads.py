@@ -18,7 +18,7 @@ processes (contenders.py), confined to the same cores; only one works at a time:
 Losses of the first mini-batches (each after an update), or outputs, must be equal to 1e-4: a contender that differs is
 not measured. Prints one JSON object per line and peer. Rates are vertices per second divided by the mean number of
 vertices per example, since slow contenders are timed on fewer examples. `gemm` and `peer_gemm` are each side's GFLOP/s
-for the model's largest matrix times 64 vectors; their ratio shows the products' share. Contenders that need more than
+for the model's largest matrix times 64 vectors; products alone would give their ratio. Contenders that need more than
 --slowest seconds for a mini-batch are left out; their lines say so under `skipped`.
 
 With --memory the value is the MB that a program adds: the peak resident set of a fresh process minus the resident set

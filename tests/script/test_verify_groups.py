@@ -25,7 +25,7 @@ SIZES = [(2, 1), (2, 3), (4, 2)]  # groups, virtual processors in each
 
 
 def make_plan(groups: int, vps: int, train: bool = True, clip_norm: float | None = None) -> Plan:
-    """Chains that begin with one shared learned state, and a loss that joins them: all barriers between groups."""
+    """Chains that begin with one shared learned state, and a loss that joins them: every kind of group barrier."""
     model = vpps.Model(seed=1)
     E = model.lookup("E", (9, WIDTH))
     U = model.parameter("U", (2 * WIDTH, 2 * WIDTH))
