@@ -1,27 +1,27 @@
-"""Count the batches that each policy makes of a mini-batch, for ED-Batch's eight workloads: its figure 7 and table 4.
+"""Count the batches into which each policy divides a mini-batch, for ED-Batch's eight workloads (figure 7, table 4).
 
     python bench/batching.py --data shared/data > bench/results/cpu/DATE-batching.jsonl
     python bench/plot.py bench/results/cpu/DATE-batching.jsonl
     python bench/batching_table.py bench/results/cpu/DATE-batching.jsonl
 
 Prints a line per workload, granularity and policy. `value` is the number of batches: the median over mini-batches of 64
-(`all` lists each one). `bound` is the lower bound (ED-Batch, A.3). `over_bound` is batches over bound, all mini-batches
-together. These are counts: they repeat exactly, also on a busy machine. The state machines of `fsm` are learned from
-another mini-batch, of 32, with --trials trials. The cost of learning is ED-Batch's table 4: `trials`, `seconds`,
-`states`, and the batches of that mini-batch with their lower bound (`learned`). `edbatch_learning` gives the figures of
-ED-Batch's program and paper.
+(`all` lists each one). `bound` is the lower bound (ED-Batch, A.3). `over_bound` is the number of batches divided by the
+bound, both summed over all mini-batches. Counts are exactly reproducible, even on a busy machine. The state machines of
+`fsm` are learned from another mini-batch, of 32, with --trials trials. The cost of learning corresponds to ED-Batch's
+table 4: `trials`, `seconds`, `states`, and the batches of that mini-batch with their lower bound (`learned`).
+`edbatch_learning` gives the figures of ED-Batch's program and paper.
 
 Granularities:
 
-    cells     vertices of vpps. `batches` counts pairs of cell and stage; `barriers` counts those of the
-              training step that the planner makes of them (`barriers_infer`: of inference)
+    cells     vertices of vpps. `batches` counts pairs of cell and stage; `barriers` counts the barriers of the
+              training step that the planner derives (`barriers_infer`: of inference)
     program   vertices of ED-Batch's program (edbatch_graphs.py). `edbatch` gives the batches that it launches and its
-              bound, on mini-batches of its own; `unseen` is the mean number of states per mini-batch that the
-              machines did not know. Policies are applied to the whole graph, as published. With
-              "-within" in their names, they are applied inside components of types alone, as vpps does
+              bound, on its own mini-batches; `unseen` is the mean number of states per mini-batch that the machines did
+              not know. Policies are applied to the whole graph, as published. Policies with "-within" in their names
+              are applied only inside components of types, as in vpps
 
-Policies: those of vpps, and fsm with four encodings: critical (vpps's own), base, max and sort. The last three run
-without and with a phase in the state.
+Policies: those of vpps, and fsm with four encodings: critical (vpps's own), base, max and sort. The last three are run
+both without and with a phase in the state.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def mini_batches(task: Any, options: argparse.Namespace) -> tuple[Any, list[Any]
     return learning, [task.train[np.arange(end - n, end)] for end in ends][: options.mini_batches]
 
 
-# ---- at the granularity of ED-Batch's program
+# ---- granularity of ED-Batch's program
 
 
 def whole_runs(learner: Learner, policies: Iterable[str]) -> dict[str, Run]:
-    """Return the runs of each policy at this granularity, by name."""
+    """Return each policy's runs at this granularity, by name."""
     known = encodings()
     runs: dict[str, Run] = {}
     for policy in policies:
@@ -84,7 +84,7 @@ def whole_runs(learner: Learner, policies: Iterable[str]) -> dict[str, Run]:
 
 
 def run_program(name: str, learning: Any, batches: Sequence[Any], options: argparse.Namespace) -> None:
-    """Print the lines of a workload at the granularity of ED-Batch's program."""
+    """Print a workload's lines at the granularity of ED-Batch's program."""
     network = NETWORKS[name]
     learner = Learner(typed(network(learning)), LearningSettings(trials=options.trials))
     graphs = [typed(network(batch)) for batch in batches]
@@ -121,11 +121,11 @@ def of_machines(machines: Sequence[Learned | LearnedRecurrence]) -> dict[str, An
     }
 
 
-# ---- at vpps's granularity
+# ---- vpps's granularity
 
 
 def run_cells(name: str, task: Any, learning: Any, batches: Sequence[Any], options: argparse.Namespace) -> None:
-    """Print the lines of a workload at vpps's own granularity."""
+    """Print a workload's lines at vpps's own granularity."""
     first, _ = recorded(task, learning)
     with vpps.Handle(task.model, vpps.SGD(lr=0.01), target="cpu", vps=options.threads) as handle:
         distribution = handle._configurator.prepare(first).distribution

@@ -1,4 +1,4 @@
-"""Plots the lines of batching.py and policies.py: ED-Batch's figures 7 and 9."""
+"""Plots the output of batching.py and policies.py: ED-Batch's figures 7 and 9."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLOURS = {
     "fsm-base-phase": "#F2CFE2",
     "fsm-max-phase": "#CC79A7",
     "fsm-sort-phase": "#882255",
-    "auto": "#000000",  # in files of November 2026: policy chosen by a cost model
+    "auto": "#000000",  # in files from November 2026: policy chosen by a cost model
 }
 OF_PARTS = dict(zip(PARTS, ("#E69F00", "#D55E00", "#56B4E9"), strict=True))
 ROW = 4  # panels per row
@@ -52,8 +52,8 @@ def _place(policy: str) -> tuple[int, bool]:
 
 
 def batches(axes: Any, lines: Sequence[Line]) -> None:
-    """Draw a panel per workload and granularity, with a bar per policy: batches over the lower bound. Crosses: batches
-    of ED-Batch's program over its own bound. Policies within components are hatched."""
+    """Draw a panel per workload and granularity, with a bar per policy: batches divided by the lower bound. Crosses:
+    batches of ED-Batch's program divided by its own bound. Policies within components are hatched."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -87,7 +87,7 @@ def batches(axes: Any, lines: Sequence[Line]) -> None:
 
 
 def split(axes: Any, lines: Sequence[Line]) -> None:
-    """Draw a panel per workload and mode, with a bar per policy: milliseconds of a mini-batch, by purpose."""
+    """Draw a panel per workload and mode, with a bar per policy: milliseconds per mini-batch, by purpose."""
     from matplotlib.patches import Patch
 
     panels = list(dict.fromkeys((setting(line, "mode"), setting(line, "task")) for line in lines))

@@ -1,11 +1,11 @@
-"""Markdown tables of the lines of batching.py.
+"""Markdown tables of batching.py's output.
 
     python bench/batching_table.py bench/results/cpu/DATE-batching.jsonl
 
-Each granularity has a row per workload and a column per policy: batches, and their ratio to the lower bound. At the
-granularity of ED-Batch's program, a second table compares with that program's batches. Both are over their own bounds,
-as the mini-batches differ. At vpps's own granularity, stages and barriers follow: their cost in a persistent kernel.
-The last table gives the cost of learning, beside ED-Batch's program (on this kind of machine) and its paper.
+Each granularity has a table with a row per workload and a column per policy: batches, and their ratio to the lower
+bound. At the granularity of ED-Batch's program, a second table compares the policy with that program. Each is divided
+by its own bound, as mini-batches differ. At vpps's own granularity, a table of stages and barriers follows: the cost in
+a persistent kernel. The last table gives the cost of learning, also of ED-Batch's program (here, and in its paper).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def tasks_of(lines: Iterable[Line], granularity: str) -> list[str]:
 
 
 def policies_of(lines: Iterable[Line], granularity: str, task: str) -> dict[str, Line]:
-    """Return the lines of a workload by policy."""
+    """Return a workload's lines by policy."""
     wanted = granularity, task
     return {
         setting(line, "policy"): line
@@ -46,7 +46,7 @@ def table(
     """Return a table with a row per workload and a column per policy.
 
     Args:
-        first: makes the first column, from any line of the workload.
+        first: returns the first column's text, from any line of the workload.
     """
     tasks = tasks_of(lines, granularity)
     rows = {task: policies_of(lines, granularity, task) for task in tasks}
@@ -69,7 +69,7 @@ def bound(line: Line) -> str:
 
 
 def beside_program(line: Line) -> str:
-    """Format the ratios to the bound: vpps's policy, then ED-Batch's program."""
+    """Format the ratios to the bounds: vpps's policy, then ED-Batch's program."""
     program = line.get("edbatch")
     return "" if program is None else f"{line['over_bound']:.2f} · {program['batches'] / program['bound']:.2f}"
 
@@ -80,7 +80,7 @@ def barriers(line: Line) -> str:
 
 
 def learning(lines: Iterable[Line]) -> str:
-    """Return a table with a row per machine for the whole graph."""
+    """Return a table with a row per machine that covers the whole graph."""
     shown = [["", "encoding", "ms", "its program", "its paper", "trials", "states", "batches"]]
     for line in lines:
         theirs = line.get("edbatch_learning", {})

@@ -1,8 +1,8 @@
 """Batching policies on a typed graph: applied to the whole graph, as published, or to each component of its types.
 
-Components are types that lead to each other (vpps/planner/native/execution.h says why running them one after the other
-loses nothing). This module reports only numbers: batches launched, stages that a persistent kernel needs for them, and
-states that the machine did not know.
+Components are sets of types that lead to each other (vpps/planner/native/execution.h says why running them one after
+the other loses nothing). This module reports only counts: batches launched, stages that a persistent kernel needs for
+them, and states unknown to the machine.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def typed(vertices: Vertices) -> TypedGraph:
 
 
 def by(policy: str, machine: Automaton | None = None) -> Run:
-    """Return one of vpps's policies; "fsm" needs a machine."""
+    """Return a vpps policy; "fsm" needs a machine."""
 
     def run(graph: TypedGraph) -> BatchCounts:
         found = batches(graph, policy, machine)
@@ -73,10 +73,10 @@ class Part(NamedTuple):
     """A component of the types.
 
     Attributes:
-        types: its types in the whole graph, ascending.
+        types: its type numbers in the whole graph, ascending.
         graph: the component's own graph; its types are numbered in the order of `types`.
         recurrent: True if the component reads itself.
-        rank: longest path of components that lead to it.
+        rank: length of the longest path of components that leads to it.
     """
 
     types: tuple[int, ...]
@@ -98,7 +98,7 @@ def parts_of(graph: TypedGraph, reads: Sequence[set[int]] | None = None) -> Iter
     """Yield the components of a graph in topological order.
 
     Args:
-        reads: the types that each type reads, in this graph and others; default: in this one.
+        reads: the types that each type reads, in this graph and others; default: in this graph only.
     """
     reads = reads_of(graph) if reads is None else reads
     component = strongly_connected(list(reads))
@@ -123,11 +123,11 @@ def restricted(graph: TypedGraph, types: Sequence[int]) -> TypedGraph:
 
 
 def within(choose: Callable[[Part], Run], also: TypedGraph | None = None) -> Run:
-    """Return a policy that runs each component of several types by a policy of its own. All other components run level
-    by level, which takes the fewest batches possible. Components of one rank share stages.
+    """Return a policy that runs each component of several types by its own policy. All other components run level by
+    level, which takes the fewest batches possible. Components of the same rank share stages.
 
     Args:
-        also: another graph of these types; types that form one component there form one here, too.
+        also: another graph with these types; types that form a component there also form one here.
     """
 
     def run(graph: TypedGraph) -> BatchCounts:
@@ -158,10 +158,10 @@ class Learner:
 
     Args:
         graph: the graph to learn from.
-        settings: settings of learning, without the encoding.
+        settings: settings for learning, except for the encoding.
 
     Attributes:
-        learned: machines by encoding and types; () stands for the whole graph.
+        learned: machines by (encoding, types); () as types stands for the whole graph.
     """
 
     def __init__(self, graph: TypedGraph, settings: LearningSettings | None = None) -> None:
@@ -178,11 +178,11 @@ class Learner:
         return self.learned[key]
 
     def whole(self, encoding: Encoding) -> Run:
-        """Return a policy by a machine for the whole graph."""
+        """Return the policy of a machine for the whole graph."""
         return lambda graph: by_machine(self.find(encoding))(graph)
 
     def parts(self, encoding: Encoding) -> Run:
-        """Return a policy by a machine for each component."""
+        """Return the policy that uses a machine for each component."""
         return within(lambda part: by_machine(self.find(encoding, part.types)), self._graph)
 
 

@@ -2,16 +2,16 @@
 
     python bench/compile.py [--arch sm_90] [--programs TD-LSTM,Tree-LSTM] [--rounds 3] >> compile.jsonl
 
-The programs are those of vpps.zoo in the paper's sizes (workload_tasks.py), over one synthetic example: a kernel
-depends only on cells and sizes.
+The programs are from vpps.zoo, in the paper's sizes (workload_tasks.py), over one synthetic example: a kernel depends
+only on cells and sizes.
 
-Every round of a program is a new process whose cache holds only the planner. `value` is the time of the first
-`vpps.specialize` of the process: planning, rendering, loading NVRTC, compiling, and compiling again after each spill
-(`stepped_down` times). `cpu` is the processor time of that, which tells a busy machine from a slow compiler. `cached`
-is the time of a second call; `cached_cubin` is the part of it spent looking into the cache.
+Every round of a program is a new process whose cache holds only the planner. `value` is the time of the process's first
+`vpps.specialize`: planning, rendering, loading NVRTC, compiling, and compiling again after each spill (`stepped_down`
+times). `cpu` is the processor time of that call, which tells a busy machine from a slow compiler. `cached` is the time
+of a second call; `cached_cubin` is the part of it spent looking into the cache.
 
 The peer is table II of the paper: program compilation (NVRTC of CUDA 9.1, to PTX) and module load (PTX to binary) on a
-Xeon E5-1650 v2 for a Titan V: another processor, another GPU. Loading a cubin takes a GPU (results/README.md).
+Xeon E5-1650 v2 for a Titan V. Both the processor and the GPU differ. Loading a cubin takes a GPU (results/README.md).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PAPER = {  # program: (compilation, module load), seconds
     "RvNN": (74.61, 47.78),
     "Tree-LSTM": (11.10, 7.29),
 }
-PROGRAMS = {  # of vpps.zoo
+PROGRAMS = {  # in vpps.zoo
     "BiLSTM": "bilstm-tagger", "BiLSTMwChar": "bilstm-char-tagger", "TD-RNN": "td-rnn", "TD-LSTM": "td-lstm",
     "RvNN": "rvnn", "Tree-LSTM": "tree-lstm",
 }  # fmt: skip

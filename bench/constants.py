@@ -1,4 +1,4 @@
-"""Measures the cost of constants that change at every step: processor time of a training step, beside fixed constants.
+"""Measures the cost of constants that change at every step: processor time per step. The peer has fixed constants.
 
     python bench/constants.py --steps 100000 >> bench/results/cpu/DATE-constants.jsonl
 

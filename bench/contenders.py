@@ -1,8 +1,8 @@
-"""The programs that workloads.py compares. Each runs in a process of its own and takes requests over a pipe.
+"""The programs that workloads.py compares. Each runs in its own process and takes requests over a pipe.
 
-They need their own processes because MKL's code path and DyNet's pools are settings of a process, and to measure
-memory. Only one works at a time: the others wait in a read. Requests and answers are a JSON object per line: {"do":
-METHOD, ...arguments} -> {"result": ...} or {"error": text}.
+Separate processes are needed because MKL's code path and DyNet's pools are per-process settings, and to measure memory.
+Only one works at a time: the others block in a read. Requests and answers are a JSON object per line: {"do": METHOD,
+...arguments} -> {"result": ...} or {"error": text}.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from workload_tasks import make_task, sizes_of
 import vpps
 
 SAMPLE = 4096  # number of output values compared
-MEASUREMENTS = 5  # measurements of a product
+MEASUREMENTS = 5  # measurements per product
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Contender(ABC):
 
     @abstractmethod
     def last_loss(self) -> float:
-        """Return the loss of the latest step; waits for it."""
+        """Wait for the latest step and return its loss."""
 
     @abstractmethod
     def infer(self, batch: Any) -> Any:
@@ -69,14 +69,14 @@ class Contender(ABC):
     @staticmethod
     @abstractmethod
     def product(rows: int, columns: int, n: int) -> float:
-        """Return GFLOP/s of a matrix times n vectors, computed as such programs do; the best of a few measurements."""
+        """Return the best GFLOP/s of a few measurements: a matrix times n vectors, as such programs multiply."""
 
     def prepare(self, indices: Any) -> Any:
         """Convert indices of examples to the argument of `step`: a data loader's work, outside the timing."""
         return indices
 
     def close(self) -> None:  # noqa: B027  most have nothing to do
-        """Free memory that is not Python's."""
+        """Free memory that Python does not manage."""
 
 
 class Vpps(Contender):
@@ -123,7 +123,7 @@ class Vpps(Contender):
 
 
 class Torch(Contender):
-    """PyTorch, batched by hand or vertex by vertex."""
+    """PyTorch, batched manually or vertex by vertex."""
 
     def __init__(self, task: Any, form: Form) -> None:
         super().__init__(task, form)
@@ -225,7 +225,7 @@ class Server:
         self, kind: str, task: str, data: str | None, hidden: int | None, embedding: int | None, limit: int,
         keep_memory: bool, dynet_megabytes: int,
     ) -> dict[str, Any]:  # fmt: skip
-        """Read the data and make the weights. Returns sizes of both."""
+        """Read the data and make the weights. Returns the sizes of both."""
         if keep_memory:
             harness.keep_freed_memory()
         self.kind = KINDS[kind]
@@ -244,14 +244,14 @@ class Server:
         }
 
     def begin(self, form: dict[str, Any], batches: list[list[int]]) -> list[tuple[int, int]]:
-        """Make a program anew, with the initial weights.
+        """Make a new program, with the initial weights.
 
         Args:
             form: the fields of a `Form`.
             batches: indices of examples.
 
         Returns:
-            The numbers of examples and vertices of each batch.
+            The numbers of examples and vertices in each batch.
         """
         made = Form(**form)
         if former := self.contenders.pop(made.name, None):
@@ -265,7 +265,7 @@ class Server:
         return [(len(b), int(getattr(b, "n_vertices", 0)) or self.task.units(b)) for b in given]
 
     def check(self, name: str, n: int) -> list[list[float]]:
-        """Return values that must be equal for all: losses (each after an update), or outputs (at most SAMPLE each)."""
+        """Return the values that must be equal for all: losses (each after an update), or outputs (up to SAMPLE)."""
         contender, results = self.contenders[name], []
         for batch in self._first(name, n):
             if contender.form.infers:
@@ -277,7 +277,7 @@ class Server:
         return results
 
     def run(self, name: str, n: int) -> float:
-        """Return the seconds for n mini-batches."""
+        """Return the seconds taken by n mini-batches."""
         contender, batches = self.contenders[name], self._first(name, n)
         act = contender.infer if contender.form.infers else contender.step
         gc.collect()
@@ -294,22 +294,22 @@ class Server:
         return [batches[k % len(batches)] for k in range(n)]
 
     def product(self, rows: int, columns: int, n: int) -> float:
-        """Return GFLOP/s of a matrix times n vectors."""
+        """Return the GFLOP/s of a matrix times n vectors."""
         return self.kind.product(rows, columns, n)
 
     def version(self) -> str | None:
-        """Return the build's version, if package versions do not tell it."""
+        """Return the build's version, if package versions do not identify it."""
         return getattr(sys.modules.get("dynet"), "__gitversion__", None)
 
     def forget_peak(self) -> float:
-        """Return MB resident now, and count a new peak from there."""
+        """Return the MB resident now, and reset the peak to it."""
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # man 5 proc: resets the peak
         return _status("VmRSS")
 
     def peak(self) -> float:
-        """Return the most MB resident since `forget_peak`."""
+        """Return the peak of resident MB since `forget_peak`."""
         return _status("VmHWM")
 
     def serve(self) -> None:
@@ -329,7 +329,7 @@ class Server:
 
 
 def _status(name: str) -> float:
-    """Return a line of /proc/self/status in MB of 10^6 bytes."""
+    """Return a field of /proc/self/status, in MB of 10^6 bytes."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024 / 1e6
 

@@ -1,17 +1,17 @@
-"""Data-parallel training: ranks on the available cores beside one process, and between simulated hosts.
+"""Data-parallel training: ranks on this machine's cores compared with one process, and ranks on simulated hosts.
 
     python bench/data_parallel.py [--ranks 2 --vps 1] > bench/results/cpu/DATE-data_parallel.jsonl
     python bench/data_parallel.py --links 1,10,25 --delay 50 [--torch PYTHON] >> ...   (root; Linux)
     python bench/data_parallel.py --predict FILE.jsonl
 
-The model is the binary Tree-LSTM of treelstm.py, recorded in bulk. Ranks of some virtual processors each share a
-mini-batch. The peer is one process with as many virtual processors in all. Each round starts both once. `parts` lists
-the parts of a rank's step (data_parallel_rank.py) in seconds, as means over ranks. `exchange` is the share of parts
-that a single process does not have. `sent` is bytes per rank and step.
+The model is the binary Tree-LSTM of treelstm.py, recorded in bulk. The ranks, each with some virtual processors, share
+a mini-batch. The peer is one process with as many virtual processors in total. Each round starts both once. `parts`
+lists the parts of a rank's step (data_parallel_rank.py) in seconds, as means over ranks. `exchange` is the share of
+parts that a single process does not have. `sent` is bytes per rank and step.
 
 --links: the ranks run in their own network namespaces, joined by a pair of virtual Ethernet devices. A token bucket
-limits their rate (Gbit/s). The peer is the same ranks on one host. Every exchange ends `--delay` microseconds late. For
-the rank that comes last, that is more than a link adds.
+limits their rate (Gbit/s). The peer is the same number of ranks on one host. Every exchange ends `--delay` microseconds
+late. For the last rank to arrive, that is more than a link adds.
 
 --predict: fits a cost model to lines of --links and predicts more hosts (data_parallel_cost.py).
 """
@@ -63,7 +63,7 @@ Result = dict[str, Any]
 
 
 def measured(commands: Sequence[Command], environments: Sequence[Mapping[str, str]] = ({},)) -> Result:
-    """Return the result that rank 0 prints, of one process or of several that make a world."""
+    """Return the result that rank 0 prints, for one process or for several that form a world."""
     started = [
         subprocess.Popen(command, env=os.environ | environment, stdout=subprocess.PIPE, text=True)
         for command, environment in zip(commands, environments, strict=True)
@@ -95,7 +95,7 @@ def ranks(case: Case, options: argparse.Namespace, *more: str) -> Result:
 
 DEVICE = "vpps0"
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
-BURST = 20e-6, 16_000  # of the token bucket: seconds, and minimum bytes; the amount sent at once and not limited
+BURST = 20e-6, 16_000  # the token bucket's size, which is sent at once without limit: seconds, and minimum bytes
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def two_hosts() -> Iterator[list[str]]:
 
 
 def limit_rate(hosts: Sequence[str], gbit: float) -> None:
-    """Limit the rate at which either host sends from now on."""
+    """Limit the rate at which each host sends from now on."""
     seconds, least = BURST
     burst = f"{max(least, int(seconds * gbit * 1e9 / 8))}b"
     bucket = ["tbf", "rate", f"{gbit}gbit", "burst", burst, "latency", "20ms"]
@@ -148,7 +148,7 @@ def between(hosts: Sequence[str], transport: str, case: Case, options: argparse.
 
 
 def emit(case: str, found: Sequence[Result], peer: tuple[str, Sequence[Result]], options: argparse.Namespace) -> None:
-    """Print a line of rounds; exits if losses differ."""
+    """Print a line for some rounds; exits if losses differ."""
     name, others = peer
     for one, other in zip(found, others, strict=True):
         if not abs(one["loss"] - other["loss"]) <= TOLERANCE * abs(other["loss"]):
@@ -168,7 +168,7 @@ def emit(case: str, found: Sequence[Result], peer: tuple[str, Sequence[Result]],
 
 
 def scaling(case: Case, options: argparse.Namespace) -> None:
-    """Measure ranks beside one process."""
+    """Measure ranks and one process."""
     together = options.ranks * options.vps
     found: dict[str, list[Result]] = {"ranks": [], "one": []}
     harness.interleave(
@@ -183,7 +183,7 @@ def scaling(case: Case, options: argparse.Namespace) -> None:
 
 
 def links(case: Case, options: argparse.Namespace) -> None:
-    """Measure two hosts beside two ranks on one."""
+    """Measure two hosts, and two ranks on one host."""
     transports = ["mpi", *(["gloo"] if options.torch else [])]
     with two_hosts() as hosts:
         for gbit in options.links:

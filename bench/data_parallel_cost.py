@@ -1,7 +1,7 @@
-"""Predicts the step time of data-parallel training on many hosts, by a cost model fitted to lines of its bench.
+"""Predicts the step time of data-parallel training on many hosts, by a cost model fitted to data_parallel.py's lines.
 
-    step     = alone + waiting + sending, with a rank of one virtual processor on every host and as many sentences each
-               as were measured
+    step     = alone + waiting + sending, with a rank of one virtual processor on every host, and the measured number of
+               sentences each
     alone    = host + kernel + fetching + packing + adding + updating, as measured
     waiting  = as measured between two ranks
     sending  = exchanges * (delay + (N - 1) message) + bytes * (8 / rate + copying)
@@ -9,8 +9,8 @@
 
 `message` and `copying`, seconds per message and per byte, are fitted to the lines between two hosts, by transport.
 `residuals` are the residuals of the fit, relative to the measurements. The model leaves out three costs: the longer
-wait of more ranks for the slowest, the serial addition of table rows from N ranks, and switches. But it counts
-concurrent messages one after the other.
+wait of more ranks for the slowest, the serial addition of table rows from N ranks, and switches. In return, it counts
+concurrent messages as if sent one after the other.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Line(NamedTuple):
     delay: float  # seconds
     sentences: float  # per step and rank
     dense: float  # bytes of gradients outside tables
-    rows: float  # bytes of a rank's rows of tables
+    rows: float  # bytes of a rank's table rows
     exchanges: float  # without the one that waits
     alone: float
     waiting: float
@@ -73,7 +73,7 @@ def _sending(line: Line, hosts: int, message: float, copying: float) -> float:
 
 def _fit(lines: Sequence[Line]) -> tuple[float, float]:
     """Return the seconds per message and per copied byte, neither below 0. Fits relative errors, so that slow links do
-    not decide alone. Needs models of different sizes."""
+    not dominate. Needs models of different sizes."""
     scale = np.array([1 / line.sending for line in lines])
     columns = np.array([[line.exchanges, _sent(line, 2)] for line in lines]) * scale[:, None]
     rest = np.array([line.sending - _sending(line, 2, 0.0, 0.0) for line in lines]) * scale

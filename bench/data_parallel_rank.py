@@ -1,7 +1,7 @@
-"""One process of data_parallel.py: trains as a rank of its launcher, or alone. Rank 0 prints the times.
+"""One process of data_parallel.py: trains as a rank of its launcher, or on its own. Rank 0 prints the times.
 
-Wall time is measured in passes without a stopwatch. Then a stopwatch splits the steps of further passes. Each moment
-belongs to the innermost of PARTS; the rest is the host's: dividing batches, recording, planning.
+Wall time is measured in passes without a stopwatch. Then a stopwatch splits the steps of further passes. Time counts
+for the innermost of PARTS; the rest counts for the host: dividing batches, recording, planning.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ HOST = "host"
 
 
 class Stopwatch:
-    """Adds up the time of each of `PARTS`.
+    """Adds up the time that each of `PARTS` takes.
 
     Attributes:
         seconds: seconds of every part since `start`.
@@ -62,8 +62,8 @@ class Stopwatch:
         self._since = time.perf_counter()
 
     def watch(self) -> None:
-        """Replace the functions by timed ones. From now on all work is serial: work that would overlap the program is
-        done at once."""
+        """Replace the functions by timed ones. From now on all work is serial: work that would overlap with the program
+        is done immediately."""
         World.aside = _at_once  # type: ignore[method-assign, assignment]
         for owner, name, part, is_whole in PARTS:
             setattr(owner, name, self._watched(getattr(owner, name), part, is_whole))
@@ -97,7 +97,7 @@ def _at_once(world: World, work: Callable[[], Any]) -> Future[Any]:
 
 
 class Line:
-    """Counts what a transport sends, and delays its arrival."""
+    """Counts the bytes that a transport sends, and delays their arrival."""
 
     def __init__(self, transport: Transport, delay: float) -> None:
         self.bytes = self.rounds = 0
@@ -105,7 +105,7 @@ class Line:
         transport.exchange = self.exchange  # type: ignore[method-assign]
 
     def exchange(self, sends: Messages, receives: Messages, timeout: float) -> None:
-        """Exchange as the transport does. One exchange is one delay for any number of ranks: its messages overlap."""
+        """Exchange as the transport does. One delay per exchange for any number of ranks: messages overlap."""
         self._exchange(sends, receives, timeout)
         self.bytes += sum(array.nbytes for _, array in sends)
         self.rounds += 1

@@ -1,8 +1,8 @@
 """Default data of the GPU benches.
 
 The folder of data sets is $VPPS_DATA, or shared/data in the checkout or beside it. If there is none, as on a machine to
-which only the checkout was copied, a synthetic treebank is written to a temporary file. Figures are then of shorter
-sentences, and the lines say so under `data`.
+which only the checkout was copied, a synthetic treebank is written to a temporary file. Its sentences are shorter; the
+lines name the source under `data`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Measures a step of greedy decoding: the next word of an LSTM language model, after a number of others.
+"""Measures a step of greedy decoding: an LSTM language model predicts the next word after a number of words.
 
     python bench/decoding.py [--hidden 256] [--rounds 5] [--vps 1] >> decoding.jsonl
-    PYTHONPATH=other/checkout python bench/decoding.py    # the same figures of another version of vpps
+    PYTHONPATH=other/checkout python bench/decoding.py    # the same figures for another version of vpps
 
-`value` is microseconds of recording a step, `forward`, and the argmax on the host, in a graph that grows by a word at a
-time. It is the median over ten steps; `case` is the number of the last one. The peer records each step in a graph of
-its own, which reads the previous step's states as arrays. `pool` is the handle's size in bytes at the end.
+`value` is the microseconds for recording a step, `forward`, and the argmax on the host, in a graph that grows by one
+word at a time. It is the median over ten steps; `case` is the number of the last step. The peer records each step in a
+new graph, which reads the previous step's states as arrays. `pool` is the handle's size in bytes at the end.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Decoder:
         self.handle = vpps.Handle(model, train=False, vps=vps)
 
     def next_word(self, graph: vpps.Graph, wanted: list[vpps.Expression]) -> tuple[int, list[np.ndarray]]:
-        """Return the most probable word, and values of `wanted`."""
+        """Return the most probable word, and the values of `wanted`."""
         scores, *others = self.handle.forward(graph, wanted)
         return int(np.argmax(scores)), others
 
     def growing(self) -> Iterator[int]:
-        """Yield words from one graph."""
+        """Yield words, all from one graph."""
         graph, word = vpps.Graph(), 0
         h, c = graph.zeros(self.hidden), graph.zeros(self.hidden)
         while True:
@@ -49,7 +49,7 @@ class Decoder:
             yield word
 
     def apart(self) -> Iterator[int]:
-        """Yield words from a graph each."""
+        """Yield words, each from a new graph."""
         word, states = 0, [np.zeros(self.hidden, np.float32)] * 2
         while True:
             graph = vpps.Graph()

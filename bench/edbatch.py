@@ -1,12 +1,12 @@
-"""Inference beside ED-Batch's own figures (edbatch.json), which are of another machine; DyNet is measured on both.
+"""Compares inference with ED-Batch's own figures (edbatch.json) from another machine; DyNet was measured on both.
 
     python bench/workloads.py --mode infer --hidden 128 --batch-sizes 64 --tasks ... > infer.jsonl     and 256
     python bench/edbatch.py infer.jsonl [--markdown]
 
-Each line compares, for one workload, vpps and DyNet (the better strategy) here in one run with ED-Batch and vanilla
-DyNet there, and gives each one's gain over its DyNet. `value` is vpps's examples per second and `edbatch` the figure of
-ED-Batch, for a direct comparison. `scaled` is ED-Batch's figure times (DyNet here / DyNet there): its speed here if
-both DyNets were one program. They are not: DyNet there is a program in C++. Here it is one in Python, which builds
+Each line compares, for one workload, vpps and DyNet (the better strategy) in one run here with ED-Batch and vanilla
+DyNet there, and gives the gain of each over DyNet on its machine. `value` is vpps's examples per second and `edbatch`
+ED-Batch's figure, for a direct comparison. `scaled` is ED-Batch's figure times (DyNet here / DyNet there): its speed
+here if both DyNet programs were the same. They are not: the one there is in C++, the one here in Python, which builds
 graphs more slowly. So `scaled` is fair to small models only as far as DyNet's core dominates.
 """
 
@@ -37,7 +37,7 @@ TASKS = {
 
 
 def comparisons(cases: Iterable[Case]) -> Iterator[dict[str, Any]]:
-    """Yield a line per workload and size of ED-Batch that was measured here."""
+    """Yield a line for each of ED-Batch's workloads and sizes that was measured here."""
     measured = {
         (case.task, case.hidden): case for case in cases if case.mode == "infer" and case.batch == FIGURES["batch"]
     }
@@ -66,7 +66,7 @@ def _rounded(value: float) -> float:
 
 
 def table(lines: Iterable[dict[str, Any]]) -> str:
-    """Return a table with a row per line."""
+    """Return a table with a row per JSON line."""
     head = ["", "vpps", "ED-Batch there", "ratio", "DyNet here", "there", "gain here", "there"]
     columns = ("value", "edbatch", "ratio", "dynet_here", "vanilla_there", "gain_here", "gain_there")
     shown = [

@@ -1,20 +1,20 @@
-"""The eight networks of ED-Batch as graphs of typed vertices, at the granularity at which its program batches them.
+"""ED-Batch's eight networks as graphs of typed vertices, at the granularity at which its program batches them.
 
-vpps puts a cell and the ops after it into one vertex. ED-Batch's program (the benchmark folder of its repository,
-beside section 5.1 and figures 1, 2 and 8 of the paper) makes more vertices of the same network, of more types:
+vpps puts a cell and the ops after it into one vertex. ED-Batch's program (the benchmark folder of its repository; see
+section 5.1 and figures 1, 2 and 8 of the paper) splits the same network into more vertices, of more types:
 
     tagger            a word's embedding; an LSTM cell per direction; hidden layer, output and loss of a word in one
     NMT               an encoder and a decoder cell; the product with the output matrix; a word's loss
     trees             a leaf's cell with its embedding (MV-RNN: two embeddings); an inner cell, or two types of them;
                       a node's product with the output matrix; its loss
-    lattices          a character's cell and a word's, which lead from position to position; if k of them end, a sum
-                      of k states, a type for every k, and in the LSTM another of k memories, of the same type; a
+    lattices          a character's cell and a word's, which lead from position to position; if k words end there, a sum
+                      of k states, with a type for every k, and in the LSTM a sum of k memories, of the same type; a
                       position's product and its loss
 
-All of them also have the sum of all losses. A product and a loss are types of their own, as in Cavs-DyNet: they are the
-"separate output vertices" of trees. Two kinds of vertices are left out. Those that only stand for a parameter or for
-one of a cell's results launch nothing, but its program counts them or they deepen the graph. The other kind is the
-initial states.
+All graphs also have a vertex that sums all losses. A product and a loss have separate types, as in Cavs-DyNet: they are
+the "separate output vertices" of trees. Two kinds of vertices are left out. Vertices that only stand for a parameter or
+for one of a cell's results launch nothing, although ED-Batch's program counts them or they deepen the graph. The other
+kind is the initial states.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Vertices:
     """A graph of typed vertices.
 
     Attributes:
-        types: names, by number.
-        type_of: (vertices,) the type number of each vertex.
+        types: names of the types, by number.
+        type_of: (vertices,) each vertex's type number.
         producers, readers: (edges,) both ends of every edge.
     """
 
@@ -85,7 +85,7 @@ class _Recorder:
         self._edges.append((producers, readers))
 
     def losses(self, states: Ints) -> None:
-        """Add the product and the loss of every state, and the sum of all losses."""
+        """Add every state's product and loss, and the sum of all losses."""
         products = self.add("product", len(states))
         self.read(products, states)
         losses = self.add("loss", len(states))
@@ -103,7 +103,7 @@ class _Recorder:
 
 
 def _edges(batch: GraphBatch) -> tuple[Ints, Ints]:
-    """Return (parent, child) of every edge of a batch, by ascending parent."""
+    """Return (parent, child) for every edge in a batch, by ascending parent."""
     children = batch.children
     if isinstance(children, tuple):
         offsets, found = children

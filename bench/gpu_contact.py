@@ -1,6 +1,6 @@
-"""The first checks on a GPU new to vpps. Each result is a line of its own, printed at once.
+"""The first checks on a GPU new to vpps. Each result is printed at once, on its own line.
 
-    python bench/gpu_contact.py versions      device, driver, versions, asked of the driver and of the loaded NVRTC
+    python bench/gpu_contact.py versions      device, driver, versions, as the driver and the loaded NVRTC report them
     python bench/gpu_contact.py smallest      a kernel of a few instructions: compiled, loaded, launched
     python bench/gpu_contact.py tree-lstm     a Tree-LSTM as users run it, cells fused, weights on the chip: loss,
                                               gradients and update against the float64 reference, which rounds
@@ -39,8 +39,8 @@ from vpps.runtime.driver import usable_gpu
 
 BENCH = "gpu_contact"
 NO_GPU = 3  # exit status
-FORWARD, GRADIENT = 1e-5, 1e-4  # largest relative errors, by norms: those of the tests
-FLOAT32_ERROR = 3e-7  # of a sum of some hundred products, relative to the largest element of a vector
+FORWARD, GRADIENT = 1e-5, 1e-4  # largest relative errors, by norms, as in the tests
+FLOAT32_ERROR = 3e-7  # for a sum of some hundred products, relative to a vector's largest element
 STEPS = 50
 PACKAGES = (
     "vpps", "numpy", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings", "cuda-pathfinder", "nvidia-cuda-nvrtc",
@@ -66,7 +66,7 @@ def versions(options: argparse.Namespace) -> None:
 
 
 def smi() -> dict[str, str]:
-    """Return the driver tool's data on the first GPU; empty without that tool."""
+    """Return nvidia-smi's data on the first GPU; empty without that tool."""
     try:
         command = ["nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader", "--id=0"]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
@@ -76,7 +76,7 @@ def smi() -> dict[str, str]:
 
 
 def installed() -> dict[str, str]:
-    """Return versions of packages by their metadata: installed versions, not loaded ones."""
+    """Return package versions from their metadata: the installed versions, not the loaded ones."""
     found = {}
     for name in PACKAGES:
         try:
@@ -87,7 +87,7 @@ def installed() -> dict[str, str]:
 
 
 def report(case: str, values: list[float], unit: str, handle: vpps.Handle, **extra: object) -> None:
-    """Print a line, with the compiler's figures of the kernel."""
+    """Print a line, with the compiler's figures for the kernel."""
     machine = handle._engine.machine
     resources = None if machine.resources is None else dataclasses.asdict(machine.resources)
     harness.report(
@@ -97,7 +97,7 @@ def report(case: str, values: list[float], unit: str, handle: vpps.Handle, **ext
 
 
 def smallest(options: argparse.Namespace) -> None:
-    """Check a model of one vector."""
+    """Check a model with a single vector."""
     model = vpps.Model(seed=1)
     b = model.parameter("b", (8,), init="normal")
     begun = time.perf_counter()
@@ -114,7 +114,7 @@ def smallest(options: argparse.Namespace) -> None:
 
 
 def tree_lstm(options: argparse.Namespace) -> None:
-    """Check gradients and then an update on two trees, each against the reference; then time steps with one tree."""
+    """Check gradients and then an update on two trees against the reference; then time steps with one tree."""
     trees, words = read_trees(trees_file(options.trees), 16)
     trees.sort(key=lambda tree: len(tree.labels))
     weights = initial_weights(words, options.embedding, options.hidden)
@@ -167,8 +167,8 @@ def tree_lstm(options: argparse.Namespace) -> None:
 class Disturbed(Reference):
     """A reference whose vectors carry float32's errors when a product rounds them.
 
-    A value next to a rounding boundary can go either way. In bf16 a flip moves it by 2^-8 of itself, so a deep network
-    cannot agree with the reference to 1e-4. This class measures how far correct results can lie apart.
+    A value next to a rounding boundary can be rounded either way. In bf16 the two results differ by 2^-8 of the value,
+    so a deep network cannot agree with the reference to 1e-4. This class measures how far apart correct results can be.
     """
 
     def _rounded(self, precision: Precision, x: NDArray[Any]) -> NDArray[Any]:
@@ -177,7 +177,7 @@ class Disturbed(Reference):
 
 
 def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
-    """Return the norm of the difference over the norm of `expected`."""
+    """Return the norm of the difference, divided by the norm of `expected`."""
     scale = float(np.linalg.norm(expected))
     return float(np.linalg.norm(found.astype(np.float64) - expected)) / (scale or 1.0)
 

@@ -1,10 +1,10 @@
-"""Reads hardware counters of training launches of the Tree-LSTM, from Nsight Compute, which must be on the PATH.
+"""Reads hardware counters for the Tree-LSTM's training launches from Nsight Compute, which must be on the PATH.
 
     python bench/gpu_counters.py >> results/gpu/DATE-counters.jsonl
 
 Prints a line per batch size and section of Nsight Compute (bytes and instructions issued, what warps wait for, ...).
-`metrics` holds the medians over launches, by name, with their units. Clocks stay as they are; each launch finds the
-caches as the one before left them.
+`metrics` holds the medians over launches, by name, with their units. Clocks are not changed; each launch finds the
+caches as the previous launch left them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SECTIONS = (
     "SpeedOfLight", "InstructionStats", "WarpStateStats", "SchedulerStats", "MemoryWorkloadAnalysis", "LaunchStats",
     "Occupancy",
 )  # fmt: skip
-SKIPPED, COUNTED = 10, 3  # launches to skip, then to count; the program under ncu makes 2 * SKIPPED
+SKIPPED, COUNTED = 10, 3  # launches to skip, then to count; the program under ncu launches 2 * SKIPPED times
 
 
 def count(batch_size: int, options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Return values by section and metric, one per launch. Leaves out metrics that are not numbers."""
+    """Return the values by section and metric, one per launch. Leaves out metrics that are not numbers."""
     sections = [word for section in SECTIONS for word in ("--section", section)]
     found: dict[str, dict[str, list[float]]] = {}
     output = under_ncu([*sections, "--page", "details"], "none", batch_size, SKIPPED, COUNTED, options)

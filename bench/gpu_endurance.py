@@ -1,11 +1,11 @@
-"""Endurance checks: thousands of launches, two handles at once, a stopped launch. Lines are printed as it runs.
+"""Endurance checks: thousands of launches, two handles at once, a stopped launch. Results are printed as they come.
 
-    python bench/gpu_endurance.py launches    10,000 training steps without waiting: losses stay finite, and the
-                                              first tenth, repeated, has the same bits; a line per tenth has its speed
-    python bench/gpu_endurance.py two         two handles that train in turn, launches in flight at the same time, learn
-                                              what each learns alone, to the last bit
+    python bench/gpu_endurance.py launches    10,000 training steps without waiting: losses must stay finite, and
+                                              repeating the first tenth gives equal bits; a line per tenth has its speed
+    python bench/gpu_endurance.py two         two handles that train in turn, with launches in flight at the same time,
+                                              must end with the bits that each gets alone
     python bench/gpu_endurance.py abort       a script that the kernel cannot execute, and one that waits for ever: each
-                                              raises an error that names the place, and the handle works on unharmed
+                                              must raise an error that names the place, and the handle must still work
 
 The model is the Tree-LSTM of treelstm.py. Exit status 1 if a check fails.
 """
@@ -29,7 +29,7 @@ from trees import read_trees
 import vpps
 
 BENCH = "gpu_endurance"
-PARTS = 10  # parts of a long run, a line each
+PARTS = 10  # parts of a long run, each with its line
 UNKNOWN, FOREVER = 0xFFFF, 0x00FFFFFF  # an opcode, and a number of signals
 
 
@@ -95,7 +95,7 @@ def launches(runs: Runs) -> None:
 
 
 def two(runs: Runs) -> None:
-    """Train two networks in turn, the second one with the trees in reverse order; then each alone."""
+    """Train two networks in turn, the second one on the trees in reverse order; then each on its own."""
 
     def trained(nets: list[VppsTreeLstm], orders: list[int]) -> list[dict[str, bytes]]:
         for k in range(max(1, runs.options.launches // 100)):
@@ -115,7 +115,7 @@ def two(runs: Runs) -> None:
 
 
 def abort(runs: Runs) -> None:
-    """Stop a launch in two ways. A stopped network must then learn the same as an undisturbed one."""
+    """Stop a launch in two ways. Afterwards a stopped network must train exactly as an undisturbed one."""
     from vpps.script.instructions import TABLE
 
     waits = {i.opcode for i in TABLE if i.form == "Wait"}
@@ -168,7 +168,7 @@ def abort(runs: Runs) -> None:
 
 
 def damage_next_launch(net: VppsTreeLstm, damage: Callable[[VppsTreeLstm, Any], None]) -> None:
-    """Damage the next script of a network on its way to the device."""
+    """Damage a network's next script on its way to the device."""
     machine = net.handle._engine.machine
     launch = machine.launch
 

@@ -9,10 +9,10 @@
 
 Measures sequences per second of forward, backward and SGD, at steady state (steady.py). The text is `word|label`
 tokens, a sentence a line; `tokens=25` cuts it into pieces of that length, `tokens=real` takes the sentences as they
-are. The first line is of vpps alone; a line for each peer beside it follows. Losses of the first batches, each after an
+are. The first line is for vpps alone; a comparison with each peer follows. Losses of the first batches, each after an
 update, must agree, or no figure is printed. A program that fails is named, the next one runs, and the exit status is 1.
-"graph" is a CUDA graph of the whole step, for equal lengths. A chain of equal lengths is cuDNN's best case: nothing in
-it is dynamic. vpps takes the sequences as data.
+"graph" is a CUDA graph of the whole step, for equal lengths. Chains of equal length are cuDNN's best case: nothing
+about them is dynamic. vpps takes the sequences as data.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def initial_weights(words: int, labels: int, embedding: int, hidden: int) -> dic
 def make_contender(
     name: str, weights: dict[str, NDArray[np.float32]], precision: str, options: argparse.Namespace
 ) -> Any:
-    """Return the program of that name, starting from a copy of the weights."""
+    """Return the program with that name, starting from a copy of the weights."""
     if name == "vpps":
         from models import VppsLstm
 

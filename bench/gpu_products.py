@@ -4,15 +4,15 @@
     python bench/gpu_products.py --compile-only [--arch sm_90]      compiles into the cache of kernels; needs no GPU
 
 Every line has microseconds (slowest block, medians over rounds), `floor` (the least time possible on the machine), the
-error against float64, and a verdict. The verdict is "go" if the share of the other's time is small enough:
+error against float64, and a verdict. The verdict is "go" if the time is a small enough share of the compared case's:
 
-    products   lanes own results, warps divide K, beside the frozen routine of today's kernel in the same call: at most
-               half. Rows of four groups of blocks are compared with a quarter of them and four times the vectors, the
-               shape in that kernel. Unroll 8 beside 2 shows the cost of fetching instructions. In bf16, tf32 and 3xtf32
-               beside float32 (unroll 8): at most half
-    gradients  64x64 tiles over 1 to 8 segments, added in order, beside cuBLAS: at most equal
-    meetings   a level in which blocks exchange 2 KB, beside one counter of all blocks: at most three quarters
-    levels     20 levels of product, tail and meeting, beside one counter of all blocks: at most three quarters
+    products   lanes own results, warps divide K; compared with the frozen routine of today's kernel in the same call:
+               at most half. Rows for four groups of blocks are compared with a quarter of the rows and four times the
+               vectors, the shape in that kernel. Unroll 8 versus 2 shows the cost of fetching instructions. bf16, tf32
+               and 3xtf32 compared with float32 (unroll 8): at most half
+    gradients  64x64 tiles over 1 to 8 segments, added in order; compared with cuBLAS: at most equal
+    meetings   a level in which blocks exchange 2 KB; compared with one counter for all blocks: at most three quarters
+    levels     20 levels of product, tail and meeting; compared with one counter for all blocks: at most three quarters
 
 A waiting loop ends after a second and is reported as "timed out". Any failing case is named, and the next case runs.
 Exit status: 1 if anything failed or a result is wrong.
@@ -49,7 +49,7 @@ SOURCES = Path(__file__).resolve().parent / "gpu_micro"
 THREADS, HEAD, LINE = 256, 8, 32  # common.cuh
 COUNTED = (2 * COUNTERS + 2) * LINE  # zero words at the beginning: counters, `stopped`, `losses`
 PATIENCE, TARGET = 10**9, 300e3  # nanoseconds: limit of a waiting loop; aimed duration of a launch
-# KIND of product.cuh, and the largest error of norms.
+# KIND in product.cuh, and the largest relative error, by norms.
 KINDS = {"float32": (0, 1e-5), "bf16": (1, 1e-2), "tf32": (2, 1e-3), "3xtf32": (3, 1e-5)}
 # Rows and columns of a block's weights: R, C, W of today.cu, as vpps's kernel had them.
 SHAPES = {
@@ -73,7 +73,7 @@ class Program:
 
     @property
     def source(self) -> str:
-        """Return the full source to compile."""
+        """Return the complete source to compile."""
         read = partial(Path.read_text, encoding="utf-8")
         files = [SOURCES / "product.cuh"] * (self.file in ("product.cu", "levels.cu")) + [SOURCES / self.file]
         macros = [f"#define {name} {value}\n" for name, value in self.macros.items()]
@@ -105,14 +105,14 @@ def product(
 
 
 def levels_program(how: int, blocks: int, n: int, width: int) -> Program:
-    """Return the program of 20 levels of n vertices of `width` units, for groups of `blocks` blocks."""
+    """Return the program for 20 levels of n vertices with `width` units, for groups of `blocks` blocks."""
     units = -(-width // blocks)
     own = {"KC": width, "HOW": how, "UNITS": units, "VERTICES": n}
     return product(5 * units, 2 * width, n, file="levels.cu", more=7 * units * n, **own)
 
 
 class Scale(NamedTuple):
-    """Sizes to measure: those of a GPU, or the smallest ones."""
+    """Sizes to measure: those for a GPU, or the smallest ones."""
 
     smallest: bool
     blocks: int
@@ -120,26 +120,26 @@ class Scale(NamedTuple):
 
     @property
     def part(self) -> int:
-        """Return the number of blocks in one of several groups."""
+        """Return the number of blocks in each of several groups."""
         return self.blocks // (2 if self.smallest else 4)
 
     @property
     def groups(self) -> list[tuple[str, int, int]]:
-        """Return the ways to synchronize, today's first: name, number, blocks of a group."""
+        """Return the ways to synchronize, today's first: name, number, blocks per group."""
         clusters = [size for size in (8, 16) if self.has_clusters and size <= self.blocks]
         counters = [(f"counters of {size}", COUNTER, size) for size in (self.blocks, self.part)]
         return counters + [(f"clusters of {size}", CLUSTER, size) for size in clusters]
 
     @property
     def products(self) -> Iterator[tuple[int, int, int, tuple[int, int, int]]]:
-        """Yield rows, columns, vectors, and slot of today's routine."""
+        """Yield rows, columns, vectors, and the slot for today's routine."""
         for (rows, k), slot in {(10, 128): (5, 1, 4)}.items() if self.smallest else SHAPES.items():
             for n in (1, 17) if self.smallest else (1, 4, 16, 64, 256, 1024):
                 yield rows, k, n, slot
 
 
 class Gpu:
-    """The device. base: times to compare later cases with."""
+    """The device. base: times with which later cases are compared."""
 
     def __init__(self, smallest: bool) -> None:
         self.driver = Driver()
@@ -155,7 +155,7 @@ class Gpu:
         self.about = {"gpu": describe(["vpps"], "cuda"), "date": datetime.date.today().isoformat()}
 
     def finish(self, *calls: Callable[[], Any]) -> None:
-        """Make calls, and wait for them."""
+        """Make some calls, and wait for them."""
         self.driver.finish(self.stream, *calls)
 
     def report(self, case: str, us: list[float], floor: float, beside: Beside | None = None, **extra: object) -> None:
@@ -167,7 +167,7 @@ class Gpu:
         harness.report(BENCH, case, us, "us", beside and beside[:2], higher_is_better=False, **extra)
 
     def floor(self, rows: int, k: int, n: int, exact: bool = True) -> float:
-        """Return the least microseconds of a product: every block reads every vector from L2, or multiply-adds."""
+        """Return the least microseconds for a product: all blocks' reads of all vectors from L2, or multiply-adds."""
         flops = 2 * n * rows * k / self.peaks.flops if exact else 0
         return 1e6 * self.scale.blocks * max(flops, 4 * n * k / self.peaks.near)
 
@@ -184,9 +184,9 @@ class Launches:
     """Launches of a program, with its memory on the device.
 
     Args:
-        lists: lists of the script, after its first words.
-        words: its fifth word and the following ones.
-        cluster: blocks of a cluster; 0: the launch is cooperative.
+        lists: the script's lists, after its first words.
+        words: the script's fifth word and those after it.
+        cluster: blocks per cluster; 0: the launch is cooperative.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class Launches:
         self.put(pool)
 
     def put(self, pool: Floats) -> None:
-        """Overwrite the pool's beginning."""
+        """Overwrite the beginning of the pool."""
         gpu = self.gpu
         gpu.finish(gpu.driver.copying_in(self.memory[0].address, pool.ctypes.data, pool.nbytes, gpu.stream))
 
@@ -220,7 +220,7 @@ class Launches:
         return floats
 
     def enqueue(self, n: int, repeats: int, cooperative: bool = False) -> None:
-        """Enqueue a launch. cooperative: also make a launch of clusters cooperative."""
+        """Enqueue a launch. cooperative: make it cooperative even if it has clusters."""
         gpu, driver, at = self.gpu, self.gpu.driver, ctypes.addressof(self.list)
         self.script[1:3] = n, repeats
         begin = driver.launching(self.kernel, self.blocks, THREADS, gpu.stream, at)
@@ -232,7 +232,7 @@ class Launches:
         )  # fmt: skip
 
     def clusters(self, cooperative: bool = False) -> Any:
-        """Return the configuration of a launch in clusters."""
+        """Return the configuration for a launch in clusters."""
         api, config = self.gpu.api, self.gpu.api.CUlaunchConfig()
         size, together = api.CUlaunchAttribute(), api.CUlaunchAttribute()
         size.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
@@ -248,7 +248,7 @@ class Launches:
         return config
 
     def us(self, n: int, repeats: int, cooperative: bool = False) -> float:
-        """Return the microseconds of the slowest block of a launch. Raises TimeoutError."""
+        """Return the microseconds of a launch's slowest block. Raises TimeoutError."""
         gpu, words = self.gpu, self.words
         self.enqueue(n, repeats, cooperative)
         gpu.finish(gpu.driver.copying_out(words.ctypes.data, self.memory[2].address, words.nbytes, gpu.stream))
@@ -257,7 +257,7 @@ class Launches:
         return max(1.0, float(words[-self.blocks :].max())) / 1e3
 
     def timed(self, n: int) -> list[float]:
-        """Return microseconds of a repetition, by round."""
+        """Return the microseconds per repetition, for each round."""
         first = 1e3 * self.us(n, 1)
         repeats = 1 if self.gpu.scale.smallest else int(min(200, max(2, TARGET / first)))
         return [self.us(n, repeats) / repeats for _ in range(self.gpu.rounds + 1)][1:]  # the first one warms up
@@ -277,7 +277,7 @@ Case = tuple[str, list[Program], Callable[..., None]]
 
 
 def products(scale: Scale) -> Iterator[Case]:
-    """Yield the successor beside today's routine; tensor cores beside the successor itself."""
+    """Yield the successor compared with today's routine, and tensor cores compared with the successor."""
     for rows, k, n, (r, c, w) in scale.products:
         today = Program("today.cu", {"R": r, "C": c, "W": w}, 4 * (32 * 32 * c * w + 16 * 8 * r))
         others = {"unroll=2": product(rows, k, n), "unroll=8": product(rows, k, n, 8)}
@@ -302,7 +302,7 @@ def _products(
 
 
 def multiplied(gpu: Gpu, program: Program, rows: int, k: int, n: int, most: float = 1e-5) -> tuple[list[float], float]:
-    """Return microseconds of a product, by round, and its error."""
+    """Return the microseconds of a product, for each round, and its error."""
     rng, first, end = np.random.default_rng(n), 64 + rows * k, 64 + rows * k + n * k
     pool = np.zeros(end + gpu.scale.blocks * n * rows, np.float32)
     pool[:end] = rng.uniform(-1, 1, end)
@@ -315,7 +315,7 @@ def multiplied(gpu: Gpu, program: Program, rows: int, k: int, n: int, most: floa
 
 
 def gradients(scale: Scale) -> Iterator[Case]:
-    """Yield tiles beside cuBLAS."""
+    """Yield tiles, compared with cuBLAS."""
     for dy, dx in ((64, 128),) if scale.smallest else ((1280, 512), (768, 256)):
         for n in (35,) if scale.smallest else (35, 325, 1353, 2577):
             program = Program("gradient.cu", {"DY": dy, "DX": dx}, 4 * 3 * 32 * 128)
@@ -342,8 +342,8 @@ def _gradients(dy: int, dx: int, n: int, gpu: Gpu, program: Program) -> None:
 
 
 def _cublas(gpu: Gpu, busy: Launches, n: int, d: Floats, x: Floats) -> float:
-    """Return microseconds of cuBLAS's product, of contiguous vectors. An earlier launch keeps the GPU busy while the
-    host enqueues all products."""
+    """Return the microseconds of cuBLAS's product, for contiguous vectors. An earlier launch keeps the GPU busy while
+    the host enqueues all products."""
     import cupy
 
     times = 1 if gpu.scale.smallest else 20
@@ -388,7 +388,7 @@ def _meeting(name: str, how: int, size: int, number: int, gpu: Gpu, program: Pro
 
 
 def _resident(size: int, gpu: Gpu, program: Program) -> None:
-    """Report how many clusters are resident at 200 KiB a block, and if a cooperative launch of them starts."""
+    """Report how many clusters are resident at 200 KiB per block, and whether a cooperative launch of them starts."""
     count = clusters_at_once(gpu, program, size)
     pool, started = np.zeros(64 + count * 1024, np.float32), "starts"
     launches = Launches(gpu, program, count * size, pool, words=(size,), cluster=size)
@@ -402,7 +402,7 @@ def _resident(size: int, gpu: Gpu, program: Program) -> None:
 
 
 def levels(scale: Scale) -> Iterator[Case]:
-    """Yield twenty levels, per way to synchronize."""
+    """Yield twenty levels for each way to synchronize."""
     width = 128 if scale.smallest else 256
     for n in (2,) if scale.smallest else (1, 2, 4, 8):
         for name, how, size in scale.groups:

@@ -2,8 +2,8 @@
 
     python bench/gpu_step.py --trees train.txt >> results/gpu/DATE-step.jsonl
 
-The model is the Tree-LSTM of treelstm.py. `value` is microseconds of the host per step without waiting for the device.
-At batch 1 it should stay below `aim`, 100 us, so that the device is the limit. Its parts:
+The model is the Tree-LSTM of treelstm.py. `value` is the host's microseconds per step without waiting for the device.
+At batch 1 it should be below `aim`, 100 us, so that the device is the limit. Its parts:
 
     building   recording the graph (the user's loop)
     planning   order, memory, index lists, instructions
@@ -11,12 +11,12 @@ At batch 1 it should stay below `aim`, 100 us, so that the device is the limit. 
     launching  weights that the model changed, a larger pool, the launch itself
     other      checks, the loop around it
 
-`waiting` is the wait for the launch before, and `step` the whole step. --device cpu measures the same on the cpu
-target, where nothing is copied.
+`waiting` is the wait for the previous launch, and `step` the whole step. --device cpu measures the cpu target, where
+nothing is copied.
 
-A line "device memory" follows per batch size. It has MB per step by a model (every weight read once and written once).
-If Nsight Compute (ncu) is installed, it also has the kernel's reads and writes, with L2 as the launch before left it
-and with L2 flushed. Only the measured figures include activations.
+A line "device memory" follows for each batch size. It gives MB per step by a model (every weight read once and written
+once). If Nsight Compute (ncu) is installed, it also has the kernel's reads and writes, with L2 as the previous launch
+left it and with L2 flushed. Only the measured figures include activations.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ METRICS = {"read": "dram__bytes_read.sum", "written": "dram__bytes_write.sum"}
 
 
 class Stopwatch:
-    """Adds up time by part. Parts nest: time in an inner one does not count for the outer."""
+    """Adds up time by part. Parts nest: time in an inner part does not count for the outer part."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PARTS, 0.0)
-        self._inner: list[float] = []  # per running part: seconds spent in parts inside it
+        self._inner: list[float] = []  # for each running part: seconds spent in parts inside it
         self.ended = ExitStack()
 
     def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,7 +71,7 @@ class Stopwatch:
         return run
 
     def watch(self, owner: object, method: str, part: str) -> None:
-        """Time calls of a method, of all objects of the owner's class, until `ended`."""
+        """Time calls of a method on all objects of the owner's class, until `ended`."""
         kind = type(owner)
         self.ended.enter_context(mock.patch.object(kind, method, self.timed(part, getattr(kind, method))))
 
@@ -92,7 +92,7 @@ def watched(net: VppsTreeLstm) -> Stopwatch:
 
 
 def network(words: int, options: argparse.Namespace) -> VppsTreeLstm:
-    """Return the model of the bench."""
+    """Return the bench's model."""
     weights = initial_weights(words, options.embedding, options.hidden)
     return VppsTreeLstm(weights, "sgd", LEARNING_RATE["sgd"], options.vps, target=options.device)
 
@@ -101,7 +101,7 @@ def host_time(trees: list[Tree], words: int, batch_size: int, options: argparse.
     """Measure and report the host's time at one batch size."""
     net = network(words, options)
     batches = in_batches([net.prepare(tree) for tree in trees], batch_size)
-    train(net, batches)  # compiles, and lets the pool grow
+    train(net, batches)  # compiles, and enlarges the pool
     watch = watched(net)
     passes = []
     for _ in range(options.passes):
@@ -141,7 +141,7 @@ def device_memory(words: int, batch_size: int, options: argparse.Namespace) -> N
 
 
 def profile(batch_size: int, caches: str, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Return bytes read and written by each of some launches. caches: "all" flushes them before each."""
+    """Return the bytes read and written by each of some launches. caches: "all" flushes them before each."""
     metrics = ["--metrics", ",".join(METRICS.values())]
     found = read_profile(under_ncu(metrics, caches, batch_size, options.profiled, options.profiled, options))
     if not all(found.values()):
@@ -152,7 +152,7 @@ def profile(batch_size: int, caches: str, options: argparse.Namespace) -> dict[s
 def under_ncu(
     what: Sequence[str], caches: str, batch_size: int, skipped: int, counted: int, options: argparse.Namespace
 ) -> str:
-    """Return Nsight Compute's output on some launches of this program, as CSV. Exits if it fails."""
+    """Return Nsight Compute's output for some launches of this program, as CSV. Exits if it fails."""
     command = [
         "ncu", *what, "--cache-control", caches, "--clock-control", "none", "--kernel-name", "vpps_kernel",
         "--launch-skip", str(skipped), "--launch-count", str(counted), "--csv", "--print-units", "base",
@@ -170,14 +170,14 @@ def under_ncu(
 
 
 def rows_of(output: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of ncu's --csv output, without the lines before it."""
+    """Yield the rows of ncu's --csv output, without the lines before them."""
     lines = output.splitlines()
     header = next((k for k, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     yield from csv.DictReader(lines[header:])
 
 
 def read_profile(output: str) -> dict[str, list[float]]:
-    """Return values of METRICS, one per launch."""
+    """Return the values of METRICS, one per launch."""
     found: dict[str, list[float]] = {kind: [] for kind in METRICS}
     for row in rows_of(output):
         for kind, metric in METRICS.items():

@@ -2,22 +2,22 @@
 
     python bench/gpu_timelines.py >> results/gpu/DATE-timelines.jsonl
 
-A recording kernel trains on one mini-batch again and again; the first launch is left out. Each batch size has a line:
-`value` is the median of the whole launch in microseconds. `table` has a row for every instruction of the script, in its
-order, and `columns` names the entries of a row:
+A recording kernel trains on one mini-batch again and again; the first launch is left out. There is a line per batch
+size: `value` is the whole launch's median time in microseconds. `table` has a row for every instruction of the script,
+in order, and `columns` names the entries of a row:
 
-    form        phase and kind, as gpu_cost calls them, such as "forward: product and tail"
+    form        phase and kind, as named in gpu_cost, such as "forward: product and tail"
     name        of the instruction
-    vectors, width, columns     of its result and, if it has one, of its matrix
-    stage       of the graph; -1: of none
-    n           times that it was measured: blocks times launches
-    median, p95 microseconds, over all of these
-    shortest, longest   of the blocks in a launch, the median over launches
+    vectors, width, columns     of its result and, if there is one, of its matrix
+    stage       of the graph; -1: none
+    n           number of measurements: blocks times launches
+    median, p95 microseconds, over all measurements
+    shortest, longest   over the blocks in a launch; the median over launches
     block       the block that takes longest, by its own median
 
-`forms` sums up the rows of a form: their number, their medians, their longest. A wait ends when the last block arrives:
-`shortest` is that block's time, and the rest is how late it is. Recording has a cost, too: a store at every
-instruction.
+`forms` has the number of rows of each form, and the sums of their `median` and `longest`. A wait ends when the last
+block arrives: `shortest` is that block's time, and the rest is its lateness. Recording also costs time: a store at
+every instruction.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COLUMNS = "form name vectors width columns stage n median p95 shortest longest b
 
 
 def measured(timelines: Sequence[Timeline]) -> np.ndarray[Any, Any]:
-    """Return microseconds by launch, instruction and virtual processor; NaN if a processor does not execute it.
+    """Return the microseconds by launch, instruction and virtual processor; NaN if a processor does not execute it.
 
     Exits if the launches have executed different instructions.
     """
@@ -77,7 +77,7 @@ def rows(timelines: Sequence[Timeline]) -> Iterator[list[Any]]:
 
 
 def by_form(table: Sequence[Sequence[Any]]) -> dict[str, list[float]]:
-    """Return the number of rows of each form, the sum of their medians and that of their longest."""
+    """Return the number of rows of each form, and the sums of their `median` and `longest`."""
     sums: dict[str, Any] = defaultdict(lambda: np.zeros(3))
     for row in table:
         sums[row[0]] += 1, row[COLUMNS.index("median")], row[COLUMNS.index("longest")]

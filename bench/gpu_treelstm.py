@@ -1,14 +1,14 @@
-"""Training speed of the Tree-LSTM of treelstm.py on a GPU: vpps beside four programs in PyTorch, from equal weights.
+"""Training speed of the Tree-LSTM of treelstm.py on a GPU: vpps and four programs in PyTorch, from equal weights.
 
     python bench/gpu_treelstm.py --trees train.txt >> results/gpu/DATE-treelstm.jsonl
     python bench/gpu_treelstm.py --trees train.txt --device cpu --seconds 0 --limit 8 --batch-sizes 1,4      (a check)
 
 Measures sentences per second at steady state (steady.py); peers/torch_gpu_treelstm.py describes the four programs. vpps
-takes graphs as data, as the others plan their levels in advance, unless --program says otherwise. The first line is of
-vpps alone; a line for each peer beside it follows. Losses of the first batches, each after an update, must agree, or no
-figure is printed. A program that fails is named, the next one runs, and the exit status is 1. All repeats for each
-precision of products. PyTorch's counterpart is autocast or an equivalent for bf16, TF32 allowed for tf32, and float32
-for 3xtf32.
+takes graphs as data, because the others plan their levels in advance, unless --program says otherwise. The first line
+is for vpps alone; a comparison with each peer follows. Losses of the first batches, each after an update, must agree,
+or no figure is printed. A program that fails is named, the next one runs, and the exit status is 1. All this repeats
+for each precision of products. PyTorch's counterpart is autocast or an equivalent for bf16, TF32 allowed for tf32, and
+float32 for 3xtf32.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONTENDERS = ("vpps", "autograd", "graphs", "manual", "pernode")
 
 
 def make_contender(name: str, weights: dict[str, Any], precision: str, options: argparse.Namespace) -> Any:
-    """Return the program of that name, starting from a copy of the weights."""
+    """Return the program with that name, starting from a copy of the weights."""
     lr = LEARNING_RATE["sgd"]
     if name == "vpps":
         from models import PROGRAMS

@@ -70,7 +70,7 @@ def parser(doc: str | None, *arguments: str, **usual: Any) -> argparse.ArgumentP
 
     Args:
         arguments: positional arguments, by names of _OPTIONS.
-        usual: options of _OPTIONS with their defaults; `...` marks a required one.
+        usual: options of _OPTIONS with their defaults; `...` marks a required option.
     """
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in arguments:
@@ -87,8 +87,8 @@ def parser(doc: str | None, *arguments: str, **usual: Any) -> argparse.ArgumentP
 def interleave(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
     """Return the seconds that each contender took in each round.
 
-    A round runs every contender once, so that a slow spell of the machine hits all of them; the order rotates. Garbage
-    of one contender is collected before the next one's clock starts.
+    A round runs every contender once, so that a slow spell of the machine hits all of them; the order rotates. Each
+    contender's garbage is collected before the next contender's clock starts.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
@@ -103,7 +103,7 @@ def interleave(contenders: Mapping[str, Callable[[], object]], rounds: int) -> d
 
 
 def timed(work: Callable[[], object], times: int, clock: Callable[[], float] = time.perf_counter) -> list[float]:
-    """Return the seconds of each of some calls."""
+    """Return the seconds that each of some calls takes."""
     seconds = []
     for _ in range(times):
         start = clock()
@@ -113,7 +113,7 @@ def timed(work: Callable[[], object], times: int, clock: Callable[[], float] = t
 
 
 def choose_contenders(asked: str | None, known: Sequence[str]) -> list[str]:
-    """Return names from the command line, separated by commas; default: all known ones. Exits if one cannot run."""
+    """Return the names from the command line, separated by commas; default: all known ones. Exits if any cannot run."""
     has_dynet = importlib.util.find_spec("dynet") is not None
     advice = 'dynet cannot be imported by this Python; pip install "dyNET38==2.2" (bench/README.md)'
     if asked is None:
@@ -129,7 +129,7 @@ def choose_contenders(asked: str | None, known: Sequence[str]) -> list[str]:
 
 
 def choose(asked: str | None, known: Sequence[str], what: str) -> list[str]:
-    """Return names from the command line, separated by commas; default: all known ones. Exits if one is unknown."""
+    """Return the names from the command line, separated by commas; default: all known ones. Exits if one is unknown."""
     names = list(known) if asked is None else asked.split(",")
     if unknown := set(names) - set(known):
         sys.exit(f"unknown {what}: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
@@ -161,12 +161,12 @@ def report(
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the median, rounded for lines."""
+    """Return the median, rounded for output."""
     return _rounded(statistics.median(values))
 
 
 def median_ratio(values: Sequence[float], others: Sequence[float]) -> float:
-    """Return the median of the rounds' ratios of two contenders."""
+    """Return the median over the rounds of two contenders' ratios."""
     return median([value / other for value, other in zip(values, others, strict=True)])
 
 
@@ -175,8 +175,8 @@ def _rounded(value: float) -> float:
 
 
 def machine() -> dict[str, object]:
-    """Return CPU model and microarchitecture, cores of the machine and those this process may use, and the load average
-    from the start of the bench."""
+    """Return the CPU model and microarchitecture, the cores of the machine and those this process may use, and the load
+    average at the start of the bench."""
     cpu = _cpu()
     return {
         "cpu": cpu.get("model name") or platform.processor() or platform.machine(),
@@ -194,7 +194,7 @@ def _cpu() -> dict[str, str]:
 
 @functools.cache
 def microarchitecture() -> str:
-    """Return the CPU's compiler name, and its vendor, family and model; a virtual machine may hide the model name."""
+    """Return the compiler's name for the CPU, its vendor, family and model; a virtual machine may hide the model."""
     known = _output(_compiler_command() or "g++", "-march=native", "-Q", "--help=target").split()
     name = known[known.index("-march=") + 1] if "-march=" in known[:-1] else ""
     numbers = [_cpu()[key] for key in ("vendor_id", "cpu family", "model", "stepping") if key in _cpu()]
@@ -203,7 +203,7 @@ def microarchitecture() -> str:
 
 @functools.cache
 def versions() -> dict[str, str | None]:
-    """Return versions that the figures depend on; None for a package that is not installed."""
+    """Return the versions that the figures depend on; None for a package that is not installed."""
     return {
         "python": platform.python_version(),
         **{package: _installed(package) for package in ("numpy", "vpps", "torch")},
@@ -237,7 +237,7 @@ def _installed(package: str) -> str | None:
 
 
 def _compiler() -> str | None:
-    """Return the first line of `--version` of the compiler that vpps would use."""
+    """Return the first `--version` line of the compiler that vpps would use."""
     name = _compiler_command()
     return _output(name, "--version").partition("\n")[0] or None if name else None
 
@@ -272,8 +272,8 @@ def usable_cores() -> int:
 
 
 def confine(cores: int) -> None:
-    """Keep this process, host thread included, on that many cores. Otherwise "one thread" means more for an
-    asynchronous contender than for a synchronous one. Call it before any library starts threads."""
+    """Keep this process, host thread included, on that many cores. Otherwise "one thread" would give an asynchronous
+    contender more cores than a synchronous one. Call it before any library starts threads."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, _cores()[:cores])
 
@@ -286,7 +286,7 @@ def megabytes() -> float:
 
 def keep_freed_memory() -> None:
     """Tell glibc to reuse freed memory of any block size instead of returning it to the kernel. Otherwise page faults
-    dominate the times of programs that allocate per batch. Leaves other C libraries as they are."""
+    dominate the times of programs that allocate per batch. Does nothing with other C libraries."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
@@ -298,7 +298,7 @@ def mkl_avx512() -> None:
     """Make MKL use AVX-512 on a CPU that Intel did not make: re-execute this program with a preloaded library.
 
     MKL picks its code path by vendor, through the function below. Without it the peer's matrix products run at less
-    than half of the same library's speed there. Call it first: the re-execution loses all earlier state.
+    than half the library's speed there. Call this function first: the re-execution loses all earlier state.
     """
     if folder := os.environ.pop(_PRELOADED, None):
         del os.environ["LD_PRELOAD"]  # already loaded; compilers that we start do not need it

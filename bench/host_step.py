@@ -3,20 +3,20 @@
     python bench/host_step.py --trees train.txt [--batch-sizes 1,2,4,...,1024] >> host_step.jsonl
     python bench/host_step.py --cases bulk,cells --batch-sizes 1,64 --shares
 
-The model is the Tree-LSTM of treelstm.py with a loss at every node, recorded in three ways, `FORM-TREES` each:
+The model is the Tree-LSTM of treelstm.py with a loss at every node, in three forms (cases are named `FORM-TREES`):
 
     bulk     graphs that are data: one call records the mini-batch (graph.map)
-    cells    a call per vertex, of cells
+    cells    a cell call per vertex
     ops      a call per operator: the same equations without cells
 
-`value` is milliseconds from the trees to the finished script, the median over mini-batches; `fb` also includes the rest
-up to the end of the launch. `building` is the recording, `plan` order, memory and index lists, `script` the
-instructions. `bytes` are those of the script: `lists` before its instructions, index lists and data, `instructions` the
-rest. `peak` is the most bytes that a step allocates on top of the memory held between steps (tracemalloc).
-`collections` is the number of garbage collections in a thousand steps.
+`value` is the milliseconds from the trees to the finished script, the median over mini-batches; `fb` also includes the
+rest up to the end of the launch. `building` is the recording; `plan` is order, memory and index lists; `script` is the
+instructions. `bytes` are the script's: `lists` is the part before its instructions (index lists and data),
+`instructions` the rest. `peak` is the most bytes that a step allocates on top of the memory held between steps
+(tracemalloc). `collections` is the number of garbage collections in a thousand steps.
 
-`--shares` adds a line `share-FORM-TREES` per form and batch size: the share of a step for which the kernel waits for
-the host, on target cpu. It is the time from the end of one launch to the beginning of the next, over the step.
+`--shares` adds a line `share-FORM-TREES` per form and batch size: the share of a step that the kernel spends waiting
+for the host, on target cpu. It is the time between two launches, divided by the step's time.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ FORMS: dict[str, type[VppsTreeLstm]] = {"bulk": VppsBulkTreeLstm, "cells": VppsT
 
 
 class Step(NamedTuple):
-    """Milliseconds of one step's host work, and words of its script."""
+    """Milliseconds of one step's host work, and the number of words in its script."""
 
     building: float
     plan: float
@@ -106,7 +106,7 @@ def step(net: VppsTreeLstm, batch: Sequence[Any]) -> Step:
 
 
 def allocations(run: Callable[[], object], steps: int = 20) -> tuple[int, int]:
-    """Return (most bytes that a step allocates, garbage collections of a thousand steps)."""
+    """Return (the most bytes that a step allocates, garbage collections in a thousand steps)."""
     for _ in range(5):
         run()
     gc.collect()  # resets the counters of all generations
@@ -161,7 +161,7 @@ def run(form: str, size: int, options: argparse.Namespace, trees: Sequence[Tree]
 
 
 def launched(net: VppsTreeLstm, batch: Sequence[Any]) -> float:
-    """Return milliseconds of recording and `fb` with nothing in flight: all host work of a step."""
+    """Return the milliseconds for recording and `fb` with nothing in flight: all host work of a step."""
     net.loss()
     begin = time.perf_counter_ns()
     net.step(batch)
@@ -169,7 +169,7 @@ def launched(net: VppsTreeLstm, batch: Sequence[Any]) -> float:
 
 
 def run_share(form: str, size: int, options: argparse.Namespace, trees: Sequence[Tree], words: int) -> None:
-    """Measure the share of a step for which the kernel waits for the host."""
+    """Measure the share of a step that the kernel spends waiting for the host."""
     net = make(form, options, words, timeline=True)
     batches = in_batches([net.prepare(tree) for tree in trees], size)
     shares, milliseconds = [], []

@@ -5,16 +5,16 @@
     python bench/learning.py --table bench/results/cpu/learning.jsonl
 
 vpps trains through the task and the handle as `vpps-train` does. The peer is the program of `peers/torch_zoo`, batched
-by hand, with the same initial weights, mini-batches, update rule and learning rate. The task's own scores judge both.
+manually, with the same initial weights, mini-batches, update rule and learning rate. The task's own scores judge both.
 Each task has a line per seed, then one for all. `value` and `peer_value` are means over the seeds of the first score
 after the last epoch; `spread` and `peer_spread` are their standard deviations. `noise` is the largest difference of the
 two means that chance explains (95 %, Student's t with the pooled deviation).
 
-The losses of the first ten steps, each after the updates before it, must agree to 1e-4: until then both programs
-compute the same, and later they differ by rounding alone. `baseline` is the best score of a constant answer for all
-examples: one class, or the class frequencies in the training data. A model that is no better has learned nothing. The
-program ends with status 1 if first losses differ, if nothing was learned, or if vpps is worse than the peer by more
-than noise.
+The losses of the first ten steps, each after the updates before it, must agree to 1e-4: so both programs compute the
+same, and later differences come only from rounding. `baseline` is the best score of a constant answer for all examples:
+one class, or the class frequencies in the training data. A model that is no better has learned nothing. The program
+exits with status 1 if the first losses differ, if nothing was learned, or if vpps is worse than the peer by more than
+noise.
 
 With `--precision bf16` the peer is vpps in float32, to show the effect of rounding on learning. Then the losses of the
 first 200 steps must agree to a hundredth of their mean, on average.
@@ -38,7 +38,7 @@ import numpy as np
 
 BENCH = "learning"
 ROOT = Path(__file__).resolve().parent.parent
-FIRST_STEPS, TOLERANCE = 10, 1e-4  # of the first losses, relative
+FIRST_STEPS, TOLERANCE = 10, 1e-4  # steps, and the largest relative difference of their losses
 ROUNDED_STEPS, ROUNDED_TOLERANCE = 200, 1e-2  # if products round; relative to the mean of all these losses
 STUDENT_95 = {2: 4.30, 4: 2.78, 6: 2.45, 8: 2.31, 10: 2.23}  # by degrees of freedom
 EVALUATION_BATCH = 64
@@ -46,7 +46,7 @@ EVALUATION_BATCH = 64
 
 @dataclass(frozen=True)
 class Setup:
-    """Training settings of a task: smaller than its defaults, and long enough to get well above the baseline.
+    """A task's training settings: smaller than its defaults, with enough training to get well above the baseline.
 
     Attributes:
         data: folder of its real data, inside the folder of data sets; None: its data is synthetic.
@@ -74,7 +74,7 @@ SETUPS = {
     "tree-lstm-child-sum": TREES,
     "tree-lstm-2type": TREES,
     "tree-gru": TREES,
-    "rvnn": Setup("sst", epochs=3, settings={**SMALL, "mlp": 64}),  # only sentences have labels: it needs all of them
+    "rvnn": Setup("sst", epochs=3, settings={**SMALL, "mlp": 64}),  # only sentences have labels, so all are needed
     "mv-rnn": Setup("sst", epochs=4, limit=2000, settings={"hidden": 16}),
     "td-rnn": Setup("sst", epochs=5, settings={"hidden": 64, "mlp": 64}),
     "td-lstm": Setup("sst", epochs=3, settings=SMALL | {"mlp": 64}),
@@ -156,7 +156,7 @@ class Torch:
 
 
 def baseline(task: Any, labels: str) -> float:
-    """Return the best first score of a constant answer: the class frequencies, or a single class."""
+    """Return a constant answer's best first score: the class frequencies, or a single class."""
 
     def labels_of(batches: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         found = [batch[labels] for batch in batches]
@@ -174,7 +174,7 @@ def baseline(task: Any, labels: str) -> float:
         answers += list(np.eye(n_classes, dtype=np.float32))
     scores = []
     for row in answers:
-        # If the score is a perplexity, outputs are losses.
+        # If the score is a perplexity, the outputs are losses.
         outputs = (-row[some] if task.lower_is_better else np.tile(row, (len(some), 1)) for some in expected)
         scores.append(next(iter(task.scores(zip(dev, outputs, strict=True)).values())))
     return min(scores) if task.lower_is_better else max(scores)
@@ -182,15 +182,15 @@ def baseline(task: Any, labels: str) -> float:
 
 @dataclass
 class Run:
-    """The result of one seed.
+    """The result for one seed.
 
     Attributes:
-        baseline: baseline of the first score.
+        baseline: the first score's baseline.
         scores, peer_scores: the first score after every epoch.
         last, peer_last: all scores after the last epoch.
-        first_difference: the largest relative difference of the losses of the first steps; if products round, the
-            mean difference relative to the mean loss.
-        losses, peer_losses: mean loss of each epoch per unit.
+        first_difference: the largest relative difference between losses in the first steps; if products round, the mean
+            difference relative to the mean loss.
+        losses, peer_losses: mean loss per unit in each epoch.
         tolerance: largest allowed `first_difference`.
     """
 
@@ -214,7 +214,7 @@ class Run:
 
 
 def compare(name: str, seed: int, options: argparse.Namespace) -> tuple[Run, dict[str, Any]]:
-    """Train both with one seed; also returns the line's entries about sizes."""
+    """Train both programs with one seed; also returns the line's entries about sizes."""
     from vpps.cli.options import LEARNING_RATES
 
     setup = SETUPS[name]
@@ -268,7 +268,7 @@ def _mean_loss(losses: Sequence[float], batches: Sequence[Any], units: int) -> f
 
 
 def noise_of(values: Sequence[float], others: Sequence[float]) -> float:
-    """Return the largest chance difference of the means of two equal samples (95 %); nan for samples of one."""
+    """Return the largest difference by chance of two equal samples' means (95 %); nan for samples of size one."""
     n = len(values)
     if n < 2:
         return float("nan")
@@ -277,7 +277,7 @@ def noise_of(values: Sequence[float], others: Sequence[float]) -> float:
 
 
 def summary(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the line of a task, from all its seeds."""
+    """Return a task's line, from all its seeds."""
     values, others = [run.scores[-1] for run in runs], [run.peer_scores[-1] for run in runs]
     sign = -1 if runs[0].lower_is_better else 1
     value, other, noise = statistics.mean(values), statistics.mean(others), noise_of(values, others)
@@ -326,7 +326,7 @@ def _rounded(value: Any) -> Any:
 
 
 def measure(name: str, options: argparse.Namespace) -> bool:
-    """Measure all seeds of a task; returns True if vpps learns as the peer does."""
+    """Measure all seeds of a task; returns True if vpps learns as well as the peer."""
     runs = []
     for seed in options.seeds:
         run, sizes = compare(name, seed, options)

@@ -1,10 +1,10 @@
-"""Memory of an open handle over many programs: megabytes after a tenth of the steps and at the end.
+"""Memory of an open handle that compiles many programs: megabytes after a tenth of the steps and at the end.
 
     python bench/letting_go.py [--steps 100000] >> bench/results/cpu/DATE-letting_go.jsonl
 
 The cases: `cells` defines a new cell with other equations for every batch; `static` changes a static keyword; `shapes`
-has another shape in every batch. `value` is the growth of the process in between; `before` is its size after the first
-tenth, `closed` its size with the handle closed, and `ms` the processor time of a step.
+has a different shape in every batch. `value` is the growth of the process in between; `before` is its size after the
+first tenth, `closed` its size with the handle closed, and `ms` the processor time of a step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def measure(case: str, steps: int) -> None:
     U = model.parameter("U", (WIDTH, WIDTH))
 
     def made(x, k):
-        """Another program for each k."""
+        """A different program for each k."""
         y = vpps.tanh(U @ x)
         for bit in range(17):
             y = y * x if k >> bit & 1 else y - x
@@ -39,7 +39,7 @@ def measure(case: str, steps: int) -> None:
     with vpps.Handle(model, vpps.SGD(lr=1e-6), target="cpu", vps=1, passes=passes) as handle:
         for k in range(steps):
             graph = vpps.Graph()
-            x, mixed = graph.input(np.ones(WIDTH)), 7919 * k % 100_000  # makes large shapes come early
+            x, mixed = graph.input(np.ones(WIDTH)), 7919 * k % 100_000  # so that large shapes come early
             if case == "cells":
                 y = vpps.cell(lambda x, k=k: made(x, k))(x)
             elif case == "static":

@@ -1,12 +1,12 @@
-"""The matrix instructions of the cpu target on one core, beside the machine's peak and the products of other libraries.
+"""The cpu target's matrix instructions on one core, compared with the machine's peak and other libraries' products.
 
     python bench/matvec.py [--shapes 1024x256,1280x512] [--vectors 1,2,4,8,16,32,64,128] [--mkl-avx512]
                            [--precision bf16]
 
 Measures, for each shape and number n of vectors, GFLOP/s of `matvec` (W x for n vectors), `transposed` (W^T x) and
 `outer` (the sum of n outer products), as scripts of one virtual processor. The peers, on the same shapes and one
-thread, are sgemm of NumPy (OpenBLAS), sgemm of PyTorch (MKL), and oneDNN through PyTorch; the best one counts. `peak`
-is the speed of fused multiply-adds on registers (peaks.cpp). With --precision bf16 the peer is vpps in float32.
+thread, are NumPy's sgemm (OpenBLAS), PyTorch's sgemm (MKL), and oneDNN through PyTorch; the best one counts. `peak` is
+the speed of fused multiply-adds on registers (peaks.cpp). With --precision bf16 the peer is vpps in float32.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ X, Y, MATRIX, PAIRS = 1 << 22, 1 << 23, 64, 3 << 22  # offsets in the pool; elem
 def script_rate(
     machine: CpuMachine, name: str, n: int, width: int, flops: float, flags: Flag = NO_FLAGS, **fields: Any
 ) -> Callable[[], float]:
-    """Return GFLOP/s of an instruction, repeated in one script."""
+    """Return the GFLOP/s of an instruction, repeated in one script."""
     repeats = max(1, int(WORK / flops))
     words = [MAGIC, 1, 1, 0, HEADER_WORDS + 1, *encode(name, n, width, 1, flags, **fields) * repeats]
     script = plain([*words, *encode("end", 0, 0)])
@@ -53,7 +53,7 @@ def script_rate(
 
 
 def call_rate(call: Callable[[], object], flops: float) -> float:
-    """Return GFLOP/s of a Python call, repeated."""
+    """Return the GFLOP/s of a repeated Python call."""
     repeats = max(1, int(WORK / flops))
     start = time.perf_counter()
     for _ in range(repeats):
@@ -62,7 +62,7 @@ def call_rate(call: Callable[[], object], flops: float) -> float:
 
 
 def scripts(machine: CpuMachine, rows: int, columns: int, n: int, precision: str) -> dict[str, Callable[[], float]]:
-    """Return functions that measure GFLOP/s of the three instructions."""
+    """Return functions that measure the three instructions' GFLOP/s."""
     flops = 2.0 * rows * columns * n
     factors, weights = (NO_FLAGS, MATRIX) if precision == "float32" else (Flag.BF16, PAIRS)
     stored = factors and factors | Flag.PAIRS
@@ -132,7 +132,7 @@ def main() -> None:
                     own.append(rate())
                     other = others[name]
                     best.append(other() if callable(other) else max(call_rate(call, flops) for call in other))
-                    for each in machines:  # results are inputs of the next case and must stay finite
+                    for each in machines:  # results are inputs of the next case and must be finite
                         each.pool[X : X + columns * n] = 0.01
                         each.pool[Y : Y + rows * n] = 0.01
                 harness.report(

@@ -37,21 +37,21 @@ class Trainer:
         raise NotImplementedError
 
     def step(self, batch: Sequence[Any]) -> None:
-        """Train on one mini-batch; returns while the kernel runs."""
+        """Train on one mini-batch; returns while the kernel is still running."""
         self.run(self.graph(batch))
 
     def run(self, graph: tuple[vpps.Graph, vpps.Expression]) -> None:
-        """Run the rest of a step."""
+        """Run the remaining part of a step."""
         self.handle.fb(*graph)
 
     def planned(self) -> int:
-        """Return the time (`time.perf_counter_ns`) when the latest script was complete and the kernel's part began."""
+        """Return the time (`time.perf_counter_ns`) when the latest script was complete and the kernel could begin."""
         plan = self.handle._engine.plan
         assert plan is not None
         return plan.encoded[1]
 
     def loss(self) -> float:
-        """Return the loss of the latest step, before its update; waits for it."""
+        """Wait for the latest step and return its loss before the update."""
         return self.handle.sync_get_latest_loss()
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ def tree_states(
     W: vpps.Parameter, b: vpps.Parameter, U: vpps.Parameter | Sequence[vpps.Parameter], bU: vpps.Parameter
 ) -> tuple[Any, Any]:
     """Return functions that compute h and c of a leaf and of an inner node, by the equations in `treelstm.py`. U may be
-    in two parts, one per child."""
+    split into two matrices, one per child."""
 
     def finished(c, o):
         return vpps.sigmoid(o) * vpps.tanh(c), c
@@ -83,7 +83,7 @@ def tree_states(
 
 
 class VppsTreeLstm(Trainer):
-    """Trains the Tree-LSTM whose equations and weights are in `treelstm.py`, recording a call of a cell per node."""
+    """Trains the Tree-LSTM whose equations and weights are in `treelstm.py`, recording a cell call per node."""
 
     per_child: ClassVar[bool] = False
 
@@ -175,7 +175,7 @@ class VppsBulkTreeLstm(VppsTreeLstm):
         self.trees = TreesAsData()
 
     def prepare(self, tree: Tree) -> int:  # type: ignore[override]
-        """Return the number of the tree in the set of all."""
+        """Return the tree's number in the set of all trees."""
         return self.trees.add(tree)
 
     def graph(self, batch: Sequence[int]) -> tuple[vpps.Graph, vpps.Expression]:  # type: ignore[override]
@@ -183,7 +183,7 @@ class VppsBulkTreeLstm(VppsTreeLstm):
         return self.joined(self.trees.set[batch])
 
     def joined(self, trees: GraphBatch) -> tuple[vpps.Graph, vpps.Expression]:
-        """Return the graph of a mini-batch, or of a part of one, with its loss."""
+        """Return the graph of a mini-batch, or of part of one, with its loss."""
         graph = vpps.Graph()
         inputs = {"word": trees["word"], "label": trees["label"]}
         losses = graph.map(self.cells, **trees.structure, inputs=inputs, distinct=self.distinct)
@@ -237,7 +237,7 @@ class VppsLstm(Trainer):
         self._added: list[Any] = []
 
     def prepare(self, tokens: Any) -> int:
-        """Return the number of the sequence in the set of all."""
+        """Return the sequence's number in the set of all sequences."""
         self._added.append(tokens)
         return len(self._added) - 1
 
@@ -268,7 +268,7 @@ class TreesAsData:
         self._added: list[Tree] = []
 
     def add(self, tree: Tree) -> int:
-        """Add a tree, before the set is first used. Returns the tree's number."""
+        """Add a tree; must be called before the set is first used. Returns the tree's number."""
         self._added.append(tree)
         return len(self._added) - 1
 

@@ -1,10 +1,10 @@
-"""Speed without a compiler: a wheel's kernel, whose cells run unfused, beside a kernel compiled here.
+"""Speed without a compiler: a wheel's kernel with unfused cells, compared with a kernel compiled here.
 
     python bench/no_compiler.py --batch-sizes 1,16,64 --hidden 128 >> no_compiler.jsonl
 
-Runs all tasks of vpps.zoo on one virtual processor, training and inference; zig compiles a wheel's kernel for every
-processor of its kind. `value` is seconds of a step without a compiler and `peer_value` with one, so `ratio` is the
-remaining share of the speed.
+Runs all tasks of vpps.zoo on one virtual processor, training and inference; zig compiles a wheel's kernel for all
+processors with its instruction set. `value` is seconds of a step without a compiler and `peer_value` with one, so
+`ratio` is the remaining share of the speed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shared parts of the GPU benches: contenders, their precisions, the device. Works without PyTorch, too."""
+"""Shared parts of the GPU benches: contenders, their precisions, the device. Also works without PyTorch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from treelstm import compare_losses, first_losses, train
 
 
 def choose_contenders(asked: str | None, known: Sequence[str], device: str) -> list[str]:
-    """Return names from the command line; default: all, or only vpps if PyTorch cannot use the device."""
+    """Return the names from the command line; default: all, or only vpps if PyTorch cannot use the device."""
     if asked is not None:
         return harness.choose_contenders(asked, known)
     if (reason := _why_torch_is_unusable(device)) is not None:
@@ -39,8 +39,8 @@ def _why_torch_is_unusable(device: str) -> str | None:
 
 
 def alone_then_beside(contenders: Sequence[str], run: Callable[[list[str]], bool]) -> bool:
-    """Call `run` with vpps alone, so that there is a figure before any of PyTorch has run, then with all. A failing
-    call is named, and the next one is made. Returns True if all went well."""
+    """Call `run` first with only vpps, so that there is a figure before any PyTorch code runs, then with all
+    contenders. If a call fails, it is named, and the next one is made. Returns True if all went well."""
     well = True
     for names in dict.fromkeys((tuple(name for name in contenders if name == "vpps"), tuple(contenders))):
         try:
@@ -60,15 +60,15 @@ def compare(
     bench: str, case: str, unit: str, names: Sequence[str], make: Callable[[str], tuple[Any, list[Any]]], n: int,
     tolerance: float, options: argparse.Namespace, shown: Callable[[str], str], extra: dict[str, object],
 ) -> bool:  # fmt: skip
-    """Check, warm up, time in turns and report: a line of vpps beside each peer, or a line of a single contender.
-    Contenders that fail before are named and left out. Returns True if all could be measured.
+    """Check, warm up, time in turns and report: a line for vpps and each peer, or a line for a single contender.
+    Contenders that fail before the timing are named and left out. Returns True if all could be measured.
 
     Args:
-        make: returns the contender of a name and its batches.
-        n: number of sentences or sequences in the batches; `unit` is such items per second.
+        make: returns the contender with a given name and its batches.
+        n: number of sentences or sequences in the batches; `unit` is items per second.
         tolerance: largest relative difference of losses.
         shown: returns a peer's name in lines.
-        extra: entries for every line.
+        extra: further entries for every line.
     """
     losses: dict[str, list[float]] = {}
     contenders, measured = {}, {}
@@ -77,7 +77,7 @@ def compare(
             contender, batches = make(name)
             found = first_losses(contender, batches)
             compare_losses({**dict(list(losses.items())[:1]), name: found}, tolerance)
-            train(contender, batches)  # all sizes once: allocator, cuBLAS, compilers
+            train(contender, batches)  # all sizes once: warms up allocator, cuBLAS, compilers
             measured[name] = Steady(contender, batches, n, options.seconds)
         except Exception:
             _tell(name)
@@ -123,7 +123,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def configure(contenders: Sequence[str], device: str, precision: str) -> None:
-    """Set PyTorch's precision of float32 products, if it is among the contenders."""
+    """Set PyTorch's precision for float32 products, if PyTorch is among the contenders."""
     if list(contenders) != ["vpps"]:
         from peers import torch_gpu
 
@@ -131,7 +131,7 @@ def configure(contenders: Sequence[str], device: str, precision: str) -> None:
 
 
 def about(contenders: Sequence[str], device: str, data: Path) -> dict[str, object]:
-    """Return the facts that figures depend on, for the lines."""
+    """Return the facts that the figures depend on, for the lines."""
     return {"data": name_of(data), "gpu": describe(contenders, device), "date": datetime.date.today().isoformat()}
 
 

@@ -2,13 +2,13 @@
 typedef float Lanes __attribute__((vector_size(LANES * 4)));
 
 namespace {
-volatile float keep;  // results are stored, or the compiler would remove the loops
+volatile float keep;  // stores the results; otherwise the compiler would remove the loops
 }
 
 extern "C" {
 
-// Twelve independent chains: more than latency times issue width of any core. Returns floating-point operations, with a
-// multiply-add counted as two.
+// Twelve independent chains: more than latency times issue width of any core. Returns the number of floating-point
+// operations; a multiply-add counts as two.
 double multiply_add(long rounds)
 {
     Lanes a, b;
@@ -16,7 +16,7 @@ double multiply_add(long rounds)
         a[l] = 1.f + l * 1e-7f;
         b[l] = 1e-6f + keep;
     }
-    // The chains start at different values, or the compiler would merge them.
+    // The chains start at different values; otherwise the compiler would merge them.
     Lanes s0 = a, s1 = s0 + b, s2 = s1 + b, s3 = s2 + b, s4 = s3 + b, s5 = s4 + b, s6 = s5 + b, s7 = s6 + b;
     Lanes s8 = s7 + b, s9 = s8 + b, s10 = s9 + b, s11 = s10 + b;
     for (long i = 0; i < rounds; i++) {

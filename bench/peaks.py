@@ -22,8 +22,8 @@ from vpps.runtime.cpu import CpuMachine
 from vpps.script.encode import barrier, encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC
 
-SECONDS, TIMES = 0.004, 8  # of a measurement; measurements per result: the best counts, as disturbances slow down
-BARRIERS = 200  # barriers in the launch that measures one
+SECONDS, TIMES = 0.004, 8  # duration of a measurement; measurements per result: the best one counts
+BARRIERS = 200  # barriers in the launch that measures a barrier
 
 
 @functools.cache
@@ -43,8 +43,8 @@ def _loops() -> ctypes.CDLL:
 
 
 def _rate(threads: int, work: Callable[[int], float]) -> float:
-    """Return the amount of work per second, summed over threads that begin together. Times are CPU times of the
-    threads, so that other programs disturb little; threads that outnumber the cores take turns."""
+    """Return the amount of work per second, summed over threads that begin together. Times are the threads' CPU times,
+    so other programs disturb them little; threads that outnumber the cores take turns."""
     together = threading.Barrier(threads)
 
     def rate(thread: int) -> float:
@@ -62,12 +62,12 @@ def _rate(threads: int, work: Callable[[int], float]) -> float:
 
 
 def flops(threads: int) -> float:
-    """Return floating-point operations per second; a fused multiply-add counts as two."""
+    """Return the floating-point operations per second; a fused multiply-add counts as two."""
     return _rate(threads, lambda thread: float(_loops().multiply_add(20_000)))
 
 
 def bandwidth(threads: int, size: float) -> float:
-    """Return the bytes per second that threads read of `size` bytes in all, each of its own part."""
+    """Return the bytes per second at which threads read `size` bytes in total, each its own part."""
     floats = max(1, round(size / threads / 4096)) * 1024  # whole pages
     parts = [np.ones(floats, np.float32) for _ in range(threads)]
     vectors = floats // tile_of_machine().lanes
@@ -76,7 +76,7 @@ def bandwidth(threads: int, size: float) -> float:
 
 
 def barrier_seconds(vps: int) -> float:
-    """Return the seconds of a barrier among the virtual processors of a `CpuMachine`. A single one never waits."""
+    """Return the seconds that a barrier takes among a `CpuMachine`'s virtual processors. A single one never waits."""
     if vps == 1:
         return 0.0
     machine = CpuMachine(vps)

@@ -3,8 +3,8 @@
     python bench/plot.py results/cpu/2026-11-20-tree_fc.jsonl [--out FILE.svg]
 
 The `bench` of the lines decides the figure: `batching`, `policies_split` (bars), `tree_fc` (curves), `workloads`
-(several figures; `--figure` chooses one), `data_parallel` (predictions only). If a case has several lines, the last
-counts. Default output: the same name with .svg.
+(several figures; `--figure` chooses one), `data_parallel` (predictions only). If a case has several lines, the last one
+is used. Default output: the same name with .svg.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import workload_figures
 import workload_lines
 from table import Line, commit_of, read, setting
 
-# Okabe and Ito's palette, for any colour vision. A part has one colour in both columns.
+# Okabe and Ito's palette, for any colour vision. A part has the same colour in both columns.
 COLOURS = {
     "building": "#E69F00",
     "planning": "#F0E442",
@@ -45,7 +45,7 @@ def batch_of(line: Line) -> int:
 
 
 def rest_of(line: Line, varied: tuple[str, ...] = ("batch",)) -> str:
-    """Return the settings that a figure does not show, with the machine."""
+    """Return the machine, and the settings that a figure does not show."""
     case = " ".join(word for word in line["case"].split() if word.partition("=")[0] not in varied)
     return f"{case}\n{line['machine']['cpu']}, {commit_of(line)}"
 
@@ -77,7 +77,7 @@ def host_share(axes: Any, lines: list[Line]) -> None:
 
 
 def draw_prediction(figure: Any, lines: list[Line]) -> None:
-    """Draw a panel per model, with a curve per transport and link: the remaining share of linear speed-up."""
+    """Draw a panel per model, with a curve per transport and link: the achieved share of linear speed-up."""
     predicted, measured = ([line for line in lines if line.get("prediction", False) is kind] for kind in (True, False))
     models = list(dict.fromkeys(line["case"].partition(" link")[0] for line in predicted))
     links = list(dict.fromkeys(setting(line, "link") for line in predicted))
@@ -104,13 +104,13 @@ def draw_prediction(figure: Any, lines: list[Line]) -> None:
 
 
 class Figure(NamedTuple):
-    """Drawing rules for the lines of a bench.
+    """Drawing rules for a bench's lines.
 
     Attributes:
         draw: draws onto axes.
-        x: the setting along the axis; of several names the first one that all lines have.
-        label: label of that axis; "" for the setting's name.
-        panels: further settings in which the lines may differ.
+        x: the setting along the axis; if there are several names, the first one that all lines have.
+        label: the axis's label; "" for the setting's name.
+        panels: further settings in which the lines can differ.
     """
 
     draw: Callable[[Any, list[Line]], None]

@@ -5,9 +5,9 @@
     python bench/policies_table.py bench/results/cpu/DATE-policies.jsonl
 
 Prints a line per workload, mode, batch size, hidden size and policy: a user's examples per second, host work included,
-beside policy `depth`. One process holds handles of all policies. A round runs a few mini-batches with each of them in
-turn, so that they see the same spells of the machine; rounds are short and many. `quartiles` are those of the rounds'
-ratios.
+compared with policy `depth`. One process holds handles for all policies. A round runs a few mini-batches with each of
+them in turn, so that all see the same disturbances; there are many short rounds. `quartiles` are the quartiles of the
+rounds' ratios.
 
 With --split, mini-batches run one at a time, as in ED-Batch's figure 9. Their milliseconds are split into
 `construction` (joining the examples and recording the graph), `scheduling` (policy, plan and script), and `execution`
@@ -38,14 +38,14 @@ from vpps.planner.policies import NAMED
 
 MODES = ("train", "infer")
 ORDER_SEED = 1
-LEARN_ON = 32  # examples of the first mini-batch, from which machines are learned
+LEARN_ON = 32  # examples in the first mini-batch, from which machines are learned
 
 Indices = NDArray[np.intp]
 """The examples of a mini-batch."""
 
 
 class Contender:
-    """A task with a handle of one policy.
+    """A task and a handle with one policy.
 
     Args:
         infers: True to compute outputs only; False to train by SGD.
@@ -62,7 +62,7 @@ class Contender:
         return vpps.learn_policy(graph)
 
     def step(self, examples: Indices) -> int:
-        """Run a mini-batch; returns the time when its graph was recorded (`time.perf_counter_ns`)."""
+        """Run a mini-batch; returns the time at which its graph was recorded (`time.perf_counter_ns`)."""
         batch, graph = self.task.train[examples], vpps.Graph()
         if self.infers:
             wanted = [self.task.outputs(graph, batch)]
@@ -81,7 +81,7 @@ class Contender:
         self.handle.sync_get_latest_loss()
 
     def split(self, examples: Indices) -> tuple[float, float, float]:
-        """Return milliseconds of PARTS of a mini-batch; nothing may be in flight."""
+        """Return the milliseconds of a mini-batch's PARTS; nothing may be in flight."""
         begin = time.perf_counter_ns()
         recorded = self.step(examples)
         self.handle.sync_get_latest_loss()
@@ -93,7 +93,7 @@ class Contender:
 
 
 class Case(NamedTuple):
-    """The settings that lines are about."""
+    """The settings to which lines refer."""
 
     workload: str
     mode: str
@@ -102,7 +102,7 @@ class Case(NamedTuple):
     threads: int
 
     def named(self, policy: str) -> str:
-        """Return the case's name in lines."""
+        """Return the case's name for lines."""
         return (
             f"task={self.workload} mode={self.mode} policy={policy} batch={self.batch} hidden={self.hidden} "
             f"threads={self.threads}"
@@ -138,7 +138,7 @@ def quartiles(values: Sequence[float], others: Sequence[float]) -> list[float]:
 def measure_split(
     case: Case, contenders: Mapping[str, Contender], batches: Sequence[Indices], options: argparse.Namespace
 ) -> None:
-    """Split the time of a mini-batch into parts, with each policy."""
+    """Split a mini-batch's time into parts, for each policy."""
     parts: dict[str, list[list[float]]] = {policy: [] for policy in contenders}
 
     def take_apart(policy: str) -> None:
@@ -156,20 +156,20 @@ def measure_split(
 def contenders_of(
     tasks: Callable[[], Any], mode: str, policies: Sequence[str], threads: int
 ) -> Iterator[tuple[str, Contender]]:
-    """Yield a handle per policy. Training handles have a model each; all others share one model."""
+    """Yield a handle per policy. Each training handle has its own model; all others share a model."""
     shared = tasks() if mode == "infer" else None
     for policy in policies:
         yield policy, Contender(tasks() if shared is None else shared, policy, mode == "infer", threads)
 
 
 def mini_batches(task: Any, size: int, n: int) -> list[Indices]:
-    """Return examples in random order, the same for every contender."""
+    """Return examples in a random order that is the same for every contender."""
     order = np.array(random.Random(ORDER_SEED).sample(range(len(task.train)), len(task.train)))
     return [order[k : k + size] for k in range(0, max(len(order) - size, 0) + 1, size)][:n]
 
 
 def run(name: str, mode: str, hidden: int, options: argparse.Namespace) -> None:
-    """Measure all batch sizes of a workload, with one mode and hidden size."""
+    """Measure all of a workload's batch sizes, in one mode and with one hidden size."""
     limit = max(LEARN_ON, max(options.batch_sizes) * options.mini_batches)
     make = partial(make_task, name, data_of(name, options.data), hidden, None, limit)
     contenders = dict(contenders_of(make, mode, options.policies, options.threads))

@@ -1,9 +1,9 @@
-"""Markdown tables of the lines of policies.py.
+"""Markdown tables of the output of policies.py.
 
     python bench/policies_table.py bench/results/cpu/DATE-policies.jsonl
 
-Each mode and hidden size has a row per workload and batch size: examples per second with `depth`, and the ratio of each
-other policy to it; or milliseconds of a mini-batch: construction, scheduling, execution.
+Each mode and hidden size has a table with a row per workload and batch size: examples per second with `depth`, and the
+ratio of each other policy to it; or the milliseconds of a mini-batch: construction, scheduling, execution.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Group = tuple[str, ...]
 
 
 def rows_of(lines: Iterable[Line], bench: str) -> dict[Group, dict[Group, dict[str, Line]]]:
-    """Return lines by policy, by (workload, batch size), by (mode, hidden size)."""
+    """Return the lines by (mode, hidden size), then (workload, batch size), then policy."""
     found: dict[Group, dict[Group, dict[str, Line]]] = {}
     for line in lines:
         if line["bench"] == bench:

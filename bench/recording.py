@@ -1,7 +1,7 @@
-"""Measures the host's cost of recording: microseconds per call, for calls of cells and for bare ops.
+"""Measures the host's cost of recording: microseconds per call, for cell calls and for bare ops.
 
     python bench/recording.py [--trees train.txt] [--batch 64] [--rounds 30] >> recording.jsonl
-    PYTHONPATH=other/checkout python bench/recording.py    # the same figures of another version of vpps
+    PYTHONPATH=other/checkout python bench/recording.py    # the same figures for another version of vpps
 
 Graphs are recorded, never planned nor run. The cases:
 
@@ -10,12 +10,12 @@ Graphs are recorded, never planned nor run. The cases:
     ops      bare ops on vectors, with operators and functions, with and without parameters
     lookups  graph.lookup and graph.zeros
     words    the trees of `cells` without their losses, in one call (graph.map); leaves look their words up
-    vectors  like `words`, but leaves are given their words' vectors, which are rows of the graph
-    sum      vpps.sum of the losses alone, per loss
+    vectors  like `words`, but leaves receive their words' vectors, which are rows of the graph
+    sum      only vpps.sum of the losses, per loss
 
-Each case is recorded twice: in Python, and then by the compiled recorder, if a handle can put it in use (`recorder`
-names the one used). Lines also have `ms`, of the whole batch, `best`, of the quickest round, and `arrays_ms`, the time
-to convert it into arrays, the planner's first step. Figures include the time of the user's loop.
+Each case is recorded twice: in Python, and then by the compiled recorder, if a handle can enable it (`recorder` names
+the recorder used). Lines also have `ms`, for the whole batch; `best`, for the quickest round; and `arrays_ms`, the time
+to convert the recording into arrays, the planner's first step. Figures include the user's loop.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from vpps.data import GraphBatch, GraphSet
 from vpps.record.topology import Topology
 
 BENCH = "recording"
-HIDDEN = 8  # any size will do: nothing is computed
+HIDDEN = 8  # any size works: nothing is computed
 CLASSES = 5
 
 Batch = Sequence[list[Node]]
-Recorded = tuple[vpps.Graph, int]  # with the number of calls
+Recorded = tuple[vpps.Graph, int]  # and the number of calls
 
 
 def cells_of_trees(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
-    """Return a recorder of trees of two cells, as a user would write it."""
+    """Return a recorder of trees with two cells, as a user would write it."""
     words = model.lookup("words", (n_words, HIDDEN))
     W, U, Wo = (model.parameter(n, s) for n, s in (("W", (24, HIDDEN)), ("U", (40, 16)), ("Wo", (CLASSES, HIDDEN))))
 
@@ -82,7 +82,7 @@ def cells_of_trees(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorde
 
 
 def cells_with_lists(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
-    """Return a recorder of trees of one cell that takes its children as lists."""
+    """Return a recorder of trees with one cell that takes its children as lists."""
     words = model.lookup("child words", (n_words, HIDDEN))
     V, Uf = model.parameter("V", (24, HIDDEN)), model.parameter("Uf", (HIDDEN, HIDDEN))
 
@@ -110,7 +110,7 @@ def cells_with_lists(model: vpps.Model, n_words: int) -> Callable[[Batch], Recor
 
 
 def bare_ops(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
-    """Return a recorder of a recurrence of twelve bare ops a step."""
+    """Return a recorder of a recurrence with twelve bare ops per step."""
     p, M = model.parameter("p", (HIDDEN,)), model.parameter("M", (HIDDEN, HIDDEN))
 
     def record(batch: Batch) -> Recorded:
@@ -160,7 +160,7 @@ def maps(model: vpps.Model, n_words: int, vectors: bool) -> Callable[[Batch], Re
         if vectors:
             is_leaf = trees.kind == 0
             of_leaves = graph.rows(np.zeros((np.count_nonzero(is_leaf), HIDDEN), np.float32), grad=True)
-            inputs = {"x": of_leaves[np.cumsum(is_leaf) - 1]}  # inner nodes may have any
+            inputs = {"x": of_leaves[np.cumsum(is_leaf) - 1]}  # inner nodes can have any value
         graph.map(cells, **trees.structure, inputs=inputs)
         return graph, trees.n_vertices
 

@@ -1,21 +1,21 @@
-"""Launches beside their floor: the least time that the machine can take for their operations, bytes and barriers.
+"""Compares launches with their floor: the least time in which the machine can do their operations, bytes and barriers.
 
     python bench/roofline.py tree-lstm [--batch-sizes 1,8,64] [--vps 2] [--precision bf16] [--hidden 256 ...]
     python bench/roofline.py tree-lstm --device cuda --peaks H100
     python bench/roofline.py my_module:build --peaks 0.1,200,50,0.5
 
-Runs a task of vpps-train with its settings, or a function of your own, as for `vpps-profile`. Prints a line for every
-phase of a launch, one for waiting, and one for the launch. `value` is microseconds, an average over the batches, and
-for a phase also over virtual processors. `peer_value` is the floor, and `ratio` the floor over the time (1: no gain is
-left).
+Runs a vpps-train task with its settings, or your own function, as in `vpps-profile`. Prints a line for every phase of a
+launch, one for waiting, and one for the launch. `value` is in microseconds, averaged over the batches, and for a phase
+also over virtual processors. `peer_value` is the floor, and `ratio` is the floor divided by the time (1: no gain is
+possible).
 
     floor of a phase = max(flops / peak, moved / far + (asked - moved) / near)
     floor of a launch = floors of the phases + barriers * barrier
 
-`moved` is bytes of distinct memory, read from the memory that fits all data of the launch (`far`). Repeated reads come
-at best from the nearest cache (`near`). The model divides work evenly, so a floor is for comparison and cannot be
-reached. Peaks of the processor are measured (peaks.py) or given by --peaks: TFLOP/s, GB/s near, GB/s far, microseconds
-of a barrier; or the name of a GPU. Recording a timeline takes some time itself.
+`moved` is the bytes of distinct memory, read from the level that fits all of the launch's data (`far`). Repeated reads
+are at best served by the nearest cache (`near`). The model divides work evenly, so a floor serves for comparison and
+cannot be reached. Peaks of the processor are measured (peaks.py) or given by --peaks: TFLOP/s, GB/s near, GB/s far,
+microseconds of a barrier; or the name of a GPU. Recording a timeline itself takes some time.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def given_peaks(text: str) -> Peaks:
 
 
 def measured_peaks(vps: int, resident: float) -> Peaks:
-    """Return measured peaks of this processor, for a launch that uses `resident` bytes."""
+    """Return this processor's measured peaks, for a launch that uses `resident` bytes."""
     near, far = (peaks.bandwidth(vps, size) for size in (NEAR * vps, max(resident, NEAR * vps)))
     return Peaks(peaks.flops(vps), max(near, far), far, peaks.barrier_seconds(vps))
 
 
 def floors(work: Work, peaks: Peaks) -> dict[str, float]:
-    """Return seconds by phase and of all barriers."""
+    """Return the floors in seconds, by phase, and for all barriers."""
     found = {
         name: max(a.flops / peaks.flops, a.moved / peaks.far + max(0.0, a.asked - a.moved) / peaks.near)
         for name, a in work.phases.items()
@@ -74,7 +74,7 @@ def floors(work: Work, peaks: Peaks) -> dict[str, float]:
 
 
 def measure(workload: Workload, options: Any, vps: int | None) -> tuple[list[Work], list[list[Timeline]]]:
-    """Train on the first batches; returns the work of each, and their timelines by round."""
+    """Train on the first batches; returns each batch's work, and the timelines by round."""
     items = workload.first(options.batches)
     settings = {"target": options.device, "vps": vps, "precision": options.precision}
     with Handle(workload.model, workload.optimizer, timeline=True, **settings) as handle:

@@ -1,4 +1,4 @@
-"""Counts the work of a launch from its script: operations of products, bytes, barriers."""
+"""Counts a launch's work from its script: operations in products, bytes, barriers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Amount:
 
     Attributes:
         flops: operations of products with matrices. A multiply-add counts as two, and one in bf16 as one. Elementwise
-            instructions have few, and are bound by their bytes.
+            instructions have few operations, and are limited by their bytes.
         asked: bytes that instructions read and write outside the chip. A product reads its matrix once for all vectors.
-        moved: bytes of distinct memory: a float that is read first and written later moves twice.
+        moved: bytes of distinct memory: a float that is read first and written later counts twice.
     """
 
     flops: int = 0
@@ -38,9 +38,9 @@ class Work:
     """The work of a launch.
 
     Attributes:
-        phases: by the names of timelines, without waiting.
+        phases: work by the phase names in timelines, without waiting.
         resident: bytes of distinct memory that the launch touches.
-        barriers: number of barriers, one after the other, at which a virtual processor waits.
+        barriers: number of successive barriers at which a virtual processor waits.
     """
 
     phases: dict[str, Amount] = field(default_factory=lambda: {name: Amount() for name in PHASES if name != WAITING})
@@ -85,7 +85,7 @@ def work_of(plan: Plan) -> Work:
                     came[name][cells.at] |= ~gone[name][cells.at]
                 if writes:
                     gone[name][cells.at] = True
-        counted |= instructions  # virtual processors with streams of their own divide equal instructions
+        counted |= instructions  # virtual processors with separate streams divide equal instructions
         work.barriers = max(work.barriers, waits)
     for name, amount in work.phases.items():
         amount.moved = FLOAT * int(np.count_nonzero(came[name]) + np.count_nonzero(gone[name]))
@@ -94,8 +94,8 @@ def work_of(plan: Plan) -> Work:
 
 
 def _stays(d: Decoded, touch: Touch) -> bool:
-    """Return True if it touches no memory: matrices on the chip, which count once, when they are loaded; a gradient
-    that is applied at once; the constant zero."""
+    """Return True if the operand touches no memory: matrices on the chip, which count once, when they are loaded; a
+    gradient that is applied immediately; the constant zero."""
     form = d.instruction.form
     if touch.content is Content.WEIGHTS:
         return bool(d.fields.get("matrix")) and form != "Load"
@@ -105,7 +105,7 @@ def _stays(d: Decoded, touch: Touch) -> bool:
 
 
 def _flops(d: Decoded) -> int:
-    """Return operations of a product; 0 for other instructions."""
+    """Return the operations of a product; 0 for other instructions."""
     form = d.instruction.form
     if form in ("Matvec", "MatvecTransposed"):
         of_a_row = d.width * word(d, "columns")

@@ -1,4 +1,4 @@
-"""A contender at steady state: examples per second, and a step's host time and GPU time, each measured alone."""
+"""A contender at steady state: examples per second, and a step's host time and GPU time, measured separately."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import harness
 from models import Trainer
 from treelstm import Contender
 
-AHEAD = 5  # steps: no contender's queue holds more than four (vpps two)
-SAMPLES = 16  # steps of a pass to time one by one, spread over a round of the batches
-DELAY_BYTES = 1 << 20  # copying that much to the GPU takes some 20 us, and enqueuing a launch 5
+AHEAD = 5  # steps: no contender's queue holds more than four (vpps's: two)
+SAMPLES = 16  # steps per pass that are timed one by one, spread over a round of the batches
+DELAY_BYTES = 1 << 20  # copying that much to the GPU takes about 20 us, enqueuing a launch 5 us
 
 
 class Steady:
@@ -22,10 +22,10 @@ class Steady:
 
     Args:
         n: examples in the batches.
-        seconds: least duration of a pass. A pass is whole rounds over the batches, so that all do equal work.
+        seconds: least duration of a pass. A pass is whole rounds over the batches, so all passes do equal work.
 
     Attributes:
-        rates: examples per second of each pass.
+        rates: examples per second in each pass.
         host: host seconds of a step that finds the queue empty, so that it never waits.
         kernel: GPU seconds of a step that is enqueued as a whole; empty without a GPU.
     """
@@ -38,7 +38,7 @@ class Steady:
         self.kernel: list[float] = []
 
     def measure(self) -> None:
-        """Make a pass. Raises ArithmeticError if training diverged to non-finite numbers: steps then differ."""
+        """Make a pass. Raises ArithmeticError if training diverged to non-finite numbers, which changes the steps."""
         self.rates.append(self._rate())
         if not math.isfinite(self._contender.loss()):
             raise ArithmeticError("the loss is not finite any more")
@@ -51,7 +51,7 @@ class Steady:
                 self.kernel.append(self._clock(batch, self.host[-1]))
 
     def _rate(self) -> float:
-        """Both readings of the clock follow a last step of a round, with the same work in the queue."""
+        """Both clock readings follow the last step of a round, with the same work in the queue."""
         for batch in ([*self._batches] * AHEAD)[-AHEAD:]:
             self._contender.step(batch)
         rounds, start, took = 0, time.perf_counter(), 0.0
@@ -63,7 +63,7 @@ class Steady:
         return rounds * self._n / took
 
     def apart(self, prefix: str = "") -> dict[str, float | None]:
-        """Return median microseconds of a step, for a line."""
+        """Return the median microseconds of a step, for a line."""
         return {
             f"{prefix}{name}_us": harness.median([1e6 * s for s in found]) if found else None
             for name, found in (("host", self.host), ("kernel", self.kernel))

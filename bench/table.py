@@ -3,7 +3,7 @@
     python bench/table.py bench/results/cpu/DATE-workloads.jsonl [--mode infer] [--batch-sizes 1,8,32,128]
 
 A cell has vpps's examples per second, its ratio to the best peer as shipped, and (if measured) its ratio to the
-strongest of all peers, tuned ones included: `1,240 · 3.10 · 2.24`. A table of memory follows if the lines have it.
+strongest of all peers, tuned ones included: `1,240 · 3.10 · 2.24`. A memory table follows if the lines include memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Line = dict[str, Any]
 
 
 def read(paths: Iterable[Path], benches: Collection[str]) -> list[Line]:
-    """Return the lines of these benches in some files; of several lines of one case, program and peer, the last one."""
+    """Return these benches' lines in some files; if several share case, program and peer, only the last one."""
     found: dict[Any, Line] = {}
     for path in paths:
         for text in path.read_text(encoding="utf-8").splitlines():
@@ -39,7 +39,7 @@ def setting(line: Line, name: str) -> str:
 
 
 def commit_of(line: Line) -> str:
-    """Return the commit in words."""
+    """Return the commit as text."""
     return f"commit {(line['commit']['id'] or 'unknown')[:9]}"
 
 

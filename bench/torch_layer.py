@@ -1,4 +1,4 @@
-"""A tree layer of vpps inside a PyTorch network, beside the same network in vpps alone and in PyTorch alone.
+"""A tree layer of vpps inside a PyTorch network, compared with the same network only in vpps and only in PyTorch.
 
     encoder:    x = tanh(We words[word] + be)                                      of every leaf
     layer:      the binary Tree-LSTM of treelstm.py, h of every node from x
@@ -7,13 +7,13 @@
     vpps              all in vpps
     mixed             encoder and classifier in PyTorch; vpps's Adam updates the layer, PyTorch's the rest
     mixed-torch-adam  like mixed, but PyTorch's Adam updates everything
-    outside           PyTorch's part of mixed alone: there is no layer, and losses are not compared
-    torch-manual      all in PyTorch, the layer batched by level with a backward by hand
+    outside           only PyTorch's part of mixed: there is no layer, and losses are not compared
+    torch-manual      all in PyTorch, the layer batched by level with a hand-written backward
     torch-autograd    like torch-manual, but autograd does the backward
 
-Every program trains with Adam (rows of the table that a batch does not use are left alone). Prints one JSON object per
-line and pair of programs; see README.md. Exit status 1 if losses differ. --sharing measures `mixed` with two threads of
-PyTorch beside two virtual processors, for each way in which idle PyTorch threads wait, and with one thread.
+Every program trains with Adam (table rows that a batch does not use are not updated). Prints a line of JSON per pair of
+programs; see README.md. Exit status 1 if losses differ. --sharing measures `mixed` with two PyTorch threads beside two
+virtual processors, for each way in which idle PyTorch threads wait, and with one thread.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SHARING: dict[str, tuple[int, str | None]] = {
 
 
 def initial_weights(words: int, hidden: int) -> dict[str, NDArray[np.float32]]:
-    """Return the weights of treelstm.py and of the encoder."""
+    """Return the weights of treelstm.py and the encoder."""
     weights = treelstm.initial_weights(words, hidden, hidden)
     encoder = treelstm.initial_weights(1, hidden, hidden, seed=2)
     # Vectors large enough that tanh is not linear.
@@ -78,8 +78,8 @@ def run(batch_size: int, options: argparse.Namespace) -> None:
 def report(
     batch_size: int, rates: Mapping[str, list[float]], losses: Mapping[str, float], options: argparse.Namespace
 ) -> None:
-    """Print a line for every pair of a program with vpps and another with less of it. `outside` has no line: the lines
-    of the mixed programs give its microseconds per sentence."""
+    """Print a line for every pair of a program with vpps and a program with less of vpps. `outside` has no line: the
+    lines of the mixed programs give its microseconds per sentence."""
     case = (
         f"batch={batch_size} loss={options.loss} hidden={options.hidden} cores={options.cores} "
         f"threads={options.threads} torch_threads={options.torch_threads}"
@@ -111,7 +111,7 @@ def shown(contender: str, options: argparse.Namespace) -> str:
 
 
 def share(options: argparse.Namespace) -> None:
-    """Time `mixed` in processes of its own, since libgomp reads its settings once; a round is one process of each."""
+    """Time `mixed` in separate processes, since libgomp reads its settings once; a round is one process of each."""
     rates: dict[tuple[str, str], list[float]] = {}
     for _ in range(options.passes):
         for setting, (threads, waiting) in SHARING.items():
@@ -158,7 +158,7 @@ def main() -> None:
     if options.sharing:
         share(options)
         return
-    if options.waiting == "passive":  # OpenMP reads it when torch is loaded
+    if options.waiting == "passive":  # OpenMP reads this variable when torch is loaded
         os.environ["OMP_WAIT_POLICY"] = "passive"
     if options.mkl_avx512:
         harness.mkl_avx512()

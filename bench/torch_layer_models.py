@@ -30,8 +30,8 @@ class Settings(NamedTuple):
 
     Attributes:
         at: vertices with a loss: "nodes" or "roots".
-        threads: virtual processors of vpps; threads of PyTorch if it runs alone.
-        torch_threads: threads of PyTorch's operators beside virtual processors.
+        threads: vpps's virtual processors; PyTorch's threads if there is no vpps.
+        torch_threads: threads of PyTorch's operators if there are virtual processors.
     """
 
     lr: float
@@ -81,7 +81,7 @@ class VppsAlone(Trainer):
         self.handle = vpps.Handle(model, vpps.Adam(lr=settings.lr), target="cpu", vps=settings.threads)
 
     def prepare(self, tree: Tree) -> int:
-        """Return the number of the tree in the set of all."""
+        """Return the tree's number in the set of all trees."""
         return self.trees.add(tree)
 
     def graph(self, batch: Sequence[int]) -> tuple[vpps.Graph, vpps.Expression]:
@@ -125,7 +125,7 @@ class Network(ABC):
         """Run encoder and tree layer on a mini-batch."""
 
     def encode(self, words: Tensor) -> Tensor:
-        """Return vectors of the leaves."""
+        """Return the leaves' vectors."""
         return torch.tanh(self.linear(self.embedding(words)))
 
     def step(self, batch: Sequence[Any]) -> None:
@@ -136,7 +136,7 @@ class Network(ABC):
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         loss.backward()
-        for weight in self.dense:  # U in a batch of one-word trees: unused means a zero gradient, as in vpps
+        for weight in self.dense:  # U in a batch of one-word trees: if unused, its gradient is zero, as in vpps
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
         for optimizer in self.optimizers:
@@ -148,14 +148,14 @@ class Network(ABC):
         return self._loss.item()
 
     def close(self) -> None:  # noqa: B027
-        """Free memory that is not Python's."""
+        """Free memory that Python does not manage."""
 
 
 class Mixed(Network):
     """The network with its tree layer in vpps."""
 
     def __init__(self, weights: Weights, settings: Settings, inside: bool) -> None:
-        """Copy the weights. inside: True if vpps updates its own; otherwise PyTorch's optimizer updates all."""
+        """Copy the weights. inside: True if vpps updates its own weights; otherwise PyTorch updates all."""
         super().__init__(weights, settings)
         from vpps.torch import Module
 
@@ -169,7 +169,7 @@ class Mixed(Network):
         self.train_with(*[] if inside else self.layer.parameters())
 
     def prepare(self, tree: Tree) -> int:
-        """Return the number of the tree in the set of all."""
+        """Return the tree's number in the set of all trees."""
         return self.trees.add(tree)
 
     def states(self, batch: Sequence[int]) -> LabelledStates:
@@ -177,7 +177,7 @@ class Mixed(Network):
         is_leaf = trees.kind == 0
         vectors = self.encode(_indices(trees["word"][is_leaf]))
         graph = vpps.Graph()
-        x = graph.rows(vectors, grad=True)[np.cumsum(is_leaf) - 1]  # in the order of the vertices; inner nodes have any
+        x = graph.rows(vectors, grad=True)[np.cumsum(is_leaf) - 1]  # in vertex order; inner nodes get arbitrary rows
         h, _ = graph.map(self.cells, **trees.structure, inputs={"x": x})
         labels = trees["label"]
         if self.settings.at == "roots":
@@ -190,7 +190,7 @@ class Mixed(Network):
 
 
 class Outside(Network):
-    """PyTorch's part of a step of `Mixed`: no tree layer runs between encoder and classifier."""
+    """PyTorch's part of a `Mixed` step: no tree layer runs between encoder and classifier."""
 
     def __init__(self, weights: Weights, settings: Settings) -> None:
         """Copy the weights of encoder and classifier."""
@@ -199,7 +199,7 @@ class Outside(Network):
         self.train_with()
 
     def prepare(self, tree: Tree) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return words of the leaves, and the labels."""
+        """Return the leaves' words, and the labels."""
         words = np.array(tree.words)
         return words[words >= 0], np.array(tree.labels if self.settings.at == "nodes" else tree.labels[-1:])
 
@@ -226,7 +226,7 @@ class TorchAlone(Network):
     """The network in PyTorch with a tree layer batched by level."""
 
     def __init__(self, weights: Weights, settings: Settings, manual: bool) -> None:
-        """Copy the weights. manual: True for a backward by hand, otherwise autograd's."""
+        """Copy the weights. manual: True for a hand-written backward, otherwise autograd's."""
         super().__init__(weights, settings)
         self.manual = manual
         self.layer = {name: nn.Parameter(torch.tensor(weights[name])) for name in TREE_LAYER}
@@ -249,7 +249,7 @@ class TorchAlone(Network):
 
 
 class _LevelBatchedLayer(torch.autograd.Function):
-    """The layer `TreeLayer` with the products that give the gradients of weights and inputs."""
+    """The layer `TreeLayer`, with the products for the gradients of weights and inputs."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, W: Tensor, b: Tensor, U: Tensor, bU: Tensor, s: Schedule, U_t: Tensor) -> Tensor:

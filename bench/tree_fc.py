@@ -1,4 +1,4 @@
-"""Tree-FC, the benchmark of TensorFlow Fold and Cavs: vpps beside PyTorch and DyNet, host and computation apart.
+"""Tree-FC, the benchmark of TensorFlow Fold and Cavs: vpps, PyTorch and DyNet, with times of host and computation.
 
     leaf:   h = embedding of its word
     inner:  h = tanh(W concat(hl, hr) + b)
@@ -10,8 +10,8 @@
 Trains on complete binary trees of 32 to 1024 leaves; with --trees, the Tree-LSTM of treelstm.py on those trees instead,
 by batch size. Exit status 1 if the contenders' losses differ.
 
-Steps made one at a time, each waited for, separate host and computation, as in figure 9 and table 1 of the Cavs paper.
-The same rounds also measure steps without waiting. The host's part is:
+Steps are made one at a time and waited for, which separates host and computation, as in figure 9 and table 1 of the
+Cavs paper. The same rounds also measure steps without waiting. The host's part is:
 
     vpps       recording the graph or joining graphs that are data, planning, the script: until the kernel can begin
     PyTorch    the level schedule of the mini-batch; every operator that Python then calls counts as computation
@@ -39,7 +39,7 @@ CLASSES = treelstm.CLASSES
 WORDS = 1000
 CONTENDERS = ("vpps-bulk", "vpps", "autograd", "manual", "dynet")
 LEARNING_RATE = 0.05
-CHECKED_BATCHES = 2  # different ones, the second after an update
+CHECKED_BATCHES = 2  # different batches, the second after an update
 
 
 def initial_weights(hidden: int, seed: int = 1) -> dict[str, NDArray[np.float32]]:
@@ -59,7 +59,7 @@ def initial_weights(hidden: int, seed: int = 1) -> dict[str, NDArray[np.float32]
 
 
 def complete_trees(leaves: int, number: int, seed: int = 1) -> list[Tree]:
-    """Return complete binary trees in post-order with random words and labels; `leaves` is a power of two."""
+    """Return complete binary trees in post-order with random words and labels. `leaves`: a power of two."""
     random = np.random.default_rng(seed)
     left: list[int] = []
     right: list[int] = []
@@ -82,7 +82,7 @@ def complete_trees(leaves: int, number: int, seed: int = 1) -> list[Tree]:
 
 
 def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: argparse.Namespace) -> Any:
-    """Return the program of that name, starting from a copy of the weights. Imports only the modules that it needs."""
+    """Return the program with that name, starting from a copy of the weights. Imports only the modules it needs."""
     if name.startswith("vpps"):
         from tree_fc_models import PROGRAMS
 
@@ -126,7 +126,7 @@ def tree_lstm(batch_size: int, options: argparse.Namespace) -> None:
 
 
 def compare(case: str, contenders: dict[str, Any], batches: dict[str, list[Any]], options: argparse.Namespace) -> None:
-    """Check that all contenders compute the same, time them, print the lines."""
+    """Check that all contenders compute the same results, time them, print the lines."""
     treelstm.check_losses(contenders, batches)
     measured = measure(contenders, batches, options.passes)
     losses = {name: contender.loss() for name, contender in contenders.items()}
@@ -167,7 +167,7 @@ def split_step(contender: Contender, batch: Sequence[Any]) -> Split:
 
 
 def split_pass(contender: Contender, batches: Sequence[Any]) -> Split:
-    """Return the mean over the batches, of steps with waiting."""
+    """Return the mean over the batches, for steps with waiting."""
     steps = [split_step(contender, batch) for batch in batches]
     return Split(*(sum(column) / len(steps) for column in zip(*steps, strict=True)))
 
@@ -180,7 +180,7 @@ def train_pass(contender: Contender, batches: Sequence[Any]) -> None:
 
 
 class Measured(NamedTuple):
-    """One contender, a value per round: seconds of a step."""
+    """One contender's seconds per step, one value per round."""
 
     steps: list[float]
     hosts: list[float]

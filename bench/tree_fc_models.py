@@ -1,4 +1,4 @@
-"""The Tree-FC network of vpps.zoo in vpps; equations and weights are in `tree_fc.py`."""
+"""vpps.zoo's Tree-FC network in vpps; equations and weights are in `tree_fc.py`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class VppsBulkTreeFc(VppsTreeFc):
         self.trees = TreesAsData()
 
     def prepare(self, tree: Tree) -> int:  # type: ignore[override]
-        """Return the number of the tree in the set of all."""
+        """Return the tree's number in the set of all trees."""
         return self.trees.add(tree)
 
     def graph(self, batch: Sequence[int]) -> tuple[vpps.Graph, vpps.Expression]:  # type: ignore[override]

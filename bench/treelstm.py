@@ -5,8 +5,8 @@
     both:   h = sig(o) * tanh(c)
     loss:   sum over all nodes of cross_entropy(Wo h + bo, label) / batch size
 
-With --precision bf16 the peers are vpps in float32, and PyTorch under autocast and in float32.
-One JSON object per line and per peer; see README.md. Exit status 1 when the contenders' losses differ.
+With --precision bf16 the peers are vpps in float32, and PyTorch both under autocast and in float32. One JSON object per
+line and per peer; see README.md. Exit status 1 when the contenders' losses differ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trees import Tree, read_trees
 
 BENCH = "treelstm"
 CLASSES = 5
-CHECKED_BATCHES = 5  # each after an update, so that wrong gradients show too
+CHECKED_BATCHES = 5  # each after an update, so that wrong gradients also show
 TOLERANCE = 1e-4  # relative
 CONTENDERS = ("vpps-per-child", "vpps-bulk", "vpps-distinct", "vpps", "autograd", "manual", "manual-distinct", "dynet")
 REDUCED = "-bf16"  # suffix of contenders with bf16 products
@@ -65,7 +65,7 @@ def initial_weights(words: int, embedding: int, hidden: int, seed: int = 1) -> d
 
 
 def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: argparse.Namespace) -> Contender:
-    """Return the program of that name, starting from a copy of the weights. Imports only the modules that it needs."""
+    """Return the program with that name, starting from a copy of the weights. Imports only the modules it needs."""
     lr = options.lr or LEARNING_RATE[options.optimizer]
     precision, name = "bf16" if name.endswith(REDUCED) else "float32", name.removesuffix(REDUCED)
     if name.startswith("vpps"):
@@ -89,7 +89,7 @@ def in_batches(items: list[Any], size: int) -> list[list[Any]]:
 
 
 def most_nodes(trees: list[Tree], batch_size: int) -> int:
-    """Return the number of nodes of the largest mini-batch of that size."""
+    """Return the number of nodes in the largest mini-batch with that many trees."""
     return max(sum(len(tree.labels) for tree in batch) for batch in in_batches(trees, batch_size))
 
 
@@ -103,7 +103,7 @@ def first_losses(contender: Contender, batches: Sequence[Any]) -> list[float]:
 
 
 def check_losses(contenders: dict[str, Contender], batches: dict[str, list[Any]], tolerance: float = TOLERANCE) -> None:
-    """Train all on the first batches; exits (status 1) if a loss differs from the first contender's."""
+    """Train all contenders on the first batches; exits (status 1) if a loss differs from the first contender's."""
     try:
         compare_losses({name: first_losses(c, batches[name]) for name, c in contenders.items()}, tolerance)
     except ArithmeticError as error:
@@ -197,7 +197,7 @@ def parse_options() -> argparse.Namespace:
 def main() -> None:
     """Run every batch size."""
     options = parse_options()
-    # OpenMP reads it when torch is loaded: spinning threads would steal the cores of the timed contender.
+    # OpenMP reads it when torch is loaded: spinning threads would take the timed contender's cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if options.mkl_avx512:
         harness.mkl_avx512()

@@ -16,8 +16,8 @@ class ProgramForm(NamedTuple):
     Attributes:
         kind: one of `contenders.KINDS`.
         process: name of the process; forms of one name share it.
-        shown: name in results.
-        tuned: True if not as shipped: MKL told to use AVX-512, or compiled for this machine.
+        shown: its name in results.
+        tuned: True if not as shipped: with MKL told to use AVX-512, or compiled for this machine.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class Worker:
     def __init__(self, preload: Path | None = None, packages: Path | None = None) -> None:
         """Start the process. preload: a library to load first; packages: the first folder to search for modules."""
         program = Path(__file__).with_name("contenders.py")
-        # OpenMP reads it when torch is loaded: spinning threads would steal the cores of the timed contender.
+        # OpenMP reads it when torch is loaded: spinning threads would take the timed contender's cores.
         environment = {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1", **os.environ}
         if preload is not None:
             environment["LD_PRELOAD"] = str(preload)
@@ -62,10 +62,10 @@ class Worker:
         )
 
     def ask(self, method: str, **arguments: Any) -> Any:
-        """Return the result of a method of `contenders.Server`.
+        """Call a method of `contenders.Server` and return its result.
 
         Raises:
-            WorkerError: it failed, or the process died.
+            WorkerError: the method failed, or the process died.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None

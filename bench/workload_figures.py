@@ -1,4 +1,4 @@
-"""Figures of the lines of workloads.py: an overview of all ratios, and the papers' own figures."""
+"""Draws the output of workloads.py: an overview of all ratios, and the papers' own figures."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _batch_axis(axes: Any, sizes: Iterable[int]) -> None:
 def ratios(figure: Any, cases: Sequence[Case]) -> None:
     """Draw the main figure: the ratio to the best peer, with a row per task and a column per batch size.
 
-    Left beside peers as shipped, right beside the strongest of all.
+    Left: compared with peers as shipped; right: with the strongest of all peers.
     """
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
 
@@ -153,13 +153,13 @@ def _panels(
 
 
 def _programs(cases: Iterable[Case]) -> list[str]:
-    """Return their names, in one order for all figures."""
+    """Return the programs' names, in the same order for all figures."""
     used = {name for case in cases for name in case.rates()}
     return [form.shown for form in FORMS.values() if form.shown in used]
 
 
 def cavs(figure: Any, cases: Sequence[Case]) -> None:
-    """Draw figure 8 of the Cavs paper: seconds for 1000 examples, by batch size and by hidden size (batch size 64)."""
+    """Draw figure 8 of the Cavs paper: seconds per 1000 examples, by batch size and by hidden size (batch size 64)."""
     tasks = [task for task in CAVS if any(case.task == task for case in cases)]
     if not tasks:
         raise ValueError(f"none of {', '.join(CAVS)} was measured")
@@ -182,7 +182,7 @@ def cavs(figure: Any, cases: Sequence[Case]) -> None:
 
 
 def _bars(axes: Any, cases: Sequence[Case], key: Callable[[Case], int]) -> None:
-    """Draw groups of bars, one per program; seconds for 1000 examples, logarithmic as in the paper."""
+    """Draw groups of bars, one per program; seconds per 1000 examples, on a log scale as in the paper."""
     keys, names = sorted({key(case) for case in cases}), _programs(cases)
     for place, name in enumerate(names):
         rates = {key(case): case.rates()[name] for case in cases if name in case.rates()}
@@ -194,7 +194,7 @@ def _bars(axes: Any, cases: Sequence[Case], key: Callable[[Case], int]) -> None:
 
 
 def edbatch(figure: Any, cases: Sequence[Case]) -> None:
-    """Draw figure 6 of the ED-Batch paper: inference, the best batch size of each program, by size of the model."""
+    """Draw figure 6 of the ED-Batch paper: inference at each program's best batch size, by model size."""
     infer = [case for case in cases if case.mode == "infer"]
     if not infer:
         raise ValueError("no lines of --mode infer")

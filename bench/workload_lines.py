@@ -20,10 +20,10 @@ class Case:
 
     Attributes:
         task, mode, batch: as in the command.
-        settings: the other words of the case: sizes, cores, threads.
+        settings: the case's other words: sizes, cores, threads.
         vpps: examples/s.
         peers: (examples/s, ratio) by name.
-        skipped: reasons of missing figures, by peer name.
+        skipped: reasons for missing figures, by peer name.
     """
 
     task: str
@@ -40,7 +40,7 @@ class Case:
         return int(self.settings.get("hidden", 0))
 
     def best_ratio(self, tuned: bool) -> float | None:
-        """Return the ratio to the best of the peers as shipped, or of all."""
+        """Return the ratio to the best of the peers as shipped, or of all peers."""
         ratios = [ratio for name, (_, ratio) in self.peers.items() if tuned or name not in TUNED]
         return min(ratios, default=None)
 
@@ -52,7 +52,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Memory:
-    """MB that training adds: of vpps, and of a peer."""
+    """MB that training adds: for vpps, and for a peer."""
 
     task: str
     mode: str
@@ -74,7 +74,7 @@ def words_of(line: Mapping[str, Any]) -> dict[str, str]:
 
 
 def cases_of(lines: Iterable[Mapping[str, Any]]) -> list[Case]:
-    """Return every case in the order in which it first appears; of several lines of one program the last counts."""
+    """Return every case in the order in which it first appears; if a program has several lines, the last one counts."""
     cases: dict[str, Case] = {}
     for line in lines:
         if line["bench"] != BENCH:
@@ -92,7 +92,7 @@ def cases_of(lines: Iterable[Mapping[str, Any]]) -> list[Case]:
 
 
 def memory_of(lines: Iterable[Mapping[str, Any]]) -> list[Memory]:
-    """Return results of --memory that have a peer; the last line of a case and peer counts."""
+    """Return the results of --memory that have a peer; each case and peer's last line is used."""
     found = {}
     for line in lines:
         if line["bench"] == MEMORY and "peer" in line:

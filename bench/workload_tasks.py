@@ -11,11 +11,11 @@ from vpps.zoo.task import Task
 from vpps.zoo.tasks import TASKS
 
 _ROOT = Path(__file__).resolve().parent.parent
-SIZE = 256  # of hidden states and embeddings, VPPS paper IV-E
+SIZE = 256  # width of hidden states and embeddings, VPPS paper IV-E
 SIZES = {
     "rvnn": 512,
     "td-rnn": 512,
-    "mv-rnn": 64,  # a matrix per node and word: neither paper trains it, ED-Batch infers with 32 to 512
+    "mv-rnn": 64,  # a matrix per node and word: neither paper trains it; in ED-Batch, inference with 32 to 512
 }
 SETTINGS = {
     "mv-rnn": {"min_count": 20},  # otherwise the matrices of all words take 2 GB at 256, in every process
@@ -37,7 +37,7 @@ DATA = {
 def data_folder(asked: Path | None = None, synthetic: bool = False) -> Path | None:
     """Return the folder of all data sets: `asked`, $VPPS_DATA, or shared/data in the checkout or beside it.
 
-    None if synthetic data is requested or is the only choice, which is announced.
+    Returns None if synthetic data is requested or is all there is; the latter is announced.
     """
     if synthetic:
         return None
@@ -60,7 +60,7 @@ def make_task(name: str, data: Path | None, hidden: int | None, embedding: int |
     """Return a task with at most `limit` training examples.
 
     Args:
-        data: its own data, or None for synthetic.
+        data: path of real data, or None for synthetic data.
         hidden: default: the VPPS paper's size.
         embedding: default: as hidden.
     """
@@ -72,7 +72,7 @@ def make_task(name: str, data: Path | None, hidden: int | None, embedding: int |
 
 
 def sizes_of(task: Task[Any]) -> str:
-    """Return the settings that are sizes, as words of a case."""
+    """Return the size settings, as words of a case."""
     settings: Any = task.settings  # type: ignore[attr-defined]
     fields = type(settings).__dataclass_fields__.values()
     names = [f.name for f in fields if f.metadata["shapes_model"] or f.name in SETTINGS.get(task.name, {})]

@@ -5,26 +5,26 @@
     python bench/workloads.py --tasks tree-lstm --hidden 384 --embedding 128 >> ...         VPPS paper, figure 9
     python bench/workloads.py --memory --batch-sizes 128 >> ...
 
-Sizes are those of the VPPS paper (section IV-E) unless --hidden says otherwise. Each contender runs in processes of its
-own (contenders.py), confined to the same cores; only one works at a time:
+Sizes are those of the VPPS paper (section IV-E) unless --hidden says otherwise. Each contender runs in separate
+processes (contenders.py), confined to the same cores; only one works at a time:
 
     vpps             as a user runs it
-    torch            PyTorch, batched by hand (peers/torch_zoo), as shipped
-    torch-avx512     the same, its MKL told to use AVX-512, as harness.mkl_avx512 does
+    torch            PyTorch, batched manually (peers/torch_zoo), as shipped
+    torch-avx512     the same, with MKL told to use AVX-512, as by harness.mkl_avx512
     torch-per-node   PyTorch vertex by vertex
     dynet-agenda, dynet-depth   DyNet with its automatic batching (peers/dynet_zoo)
     dynet-native-agenda, dynet-native-depth   with --native-dynet FOLDER: compiled for this machine (peers/build_dynet)
 
 Losses of the first mini-batches (each after an update), or outputs, must be equal to 1e-4: a contender that differs is
-not measured. Prints one JSON object per line and peer. Rates are vertices per second over the mean number of vertices
-of an example, since slow contenders are timed on fewer examples. `gemm` and `peer_gemm` are the GFLOP/s of either side
-for the largest matrix of the model times 64 vectors; their ratio would result if only products counted. Contenders that
-need more than --slowest seconds for a mini-batch are left out; their lines say so under `skipped`.
+not measured. Prints one JSON object per line and peer. Rates are vertices per second divided by the mean number of
+vertices per example, since slow contenders are timed on fewer examples. `gemm` and `peer_gemm` are each side's GFLOP/s
+for the model's largest matrix times 64 vectors; products alone would give their ratio. Contenders that need more than
+--slowest seconds for a mini-batch are left out; their lines say so under `skipped`.
 
 With --memory the value is the MB that a program adds: the peak resident set of a fresh process minus the resident set
 with data and weights but before the program. This also holds for --mode infer.
 
-Exit status 1 if a contender failed or differed; the others are still measured.
+Exit status 1 if a contender failed or differed; all others are still measured.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ BENCH = "workloads"
 CHECKED_BATCHES = 3
 TOLERANCE = 1e-4  # relative; for outputs, to the largest of them
 GEMM_VECTORS = 64
-PER_NODE_SHARE = 0.3  # of --slowest: unbatched programs are as fast at any batch size
+PER_NODE_SHARE = 0.3  # of --slowest: unbatched programs are equally fast at any batch size
 MEMORY_CONTENDERS = ("vpps", "torch")
 MEMORY_BATCHES = 4
 ORDER_SEED = 1
@@ -92,7 +92,7 @@ class Measured:
 
     def calibrate(self, seconds: float) -> None:
         """Choose the number of mini-batches that take about that many seconds."""
-        for _ in range(2):  # the first estimate is rough: it is of one mini-batch
+        for _ in range(2):  # the first estimate is rough: it is based on one mini-batch
             self.per_run = max(1, round(self.per_run * seconds / self.run()))
 
     def time(self) -> None:
@@ -139,7 +139,7 @@ class TaskBench:
         return [name for name in contenders if FORMS[name].process in self.facts]
 
     def close(self) -> None:
-        """End all the processes."""
+        """Stop all the processes."""
         for worker in self.workers.values():
             worker.close()
 
@@ -161,7 +161,7 @@ class TaskBench:
         return Measured(name, worker, worker.ask("begin", form=form, batches=self.batches(batch_size)))
 
     def checked(self, contenders: Sequence[str], batch_size: int) -> Iterator[Measured]:
-        """Yield the contenders that compute the same as the first one."""
+        """Yield the contenders whose results equal the first contender's."""
         expected: list[list[float]] | None = None
         for name in contenders:
             try:
@@ -209,7 +209,7 @@ class TaskBench:
             self.skipped(name, batch_size, f"{seconds:.1f} s for a mini-batch, by the rate of the size before")
 
     def longest(self, name: str) -> float:
-        """Return the most seconds that a contender may take for a mini-batch."""
+        """Return the maximum seconds that a contender may take for a mini-batch."""
         share = PER_NODE_SHARE if name.endswith("per-node") else 1.0
         slowest: float = self.options.slowest * share
         return slowest
@@ -238,13 +238,13 @@ class TaskBench:
                 emit(values=measured.rates, program=FORMS[name].shown, **self.extra(name))
 
     def extra(self, name: str) -> dict[str, Any]:
-        """Return a contender's other figures."""
+        """Return further figures for a contender."""
         process = FORMS[name].process
         gemm, version = self.gemm[process], self.versions[process]
         return {"gemm": gemm and round(gemm, 1)} | ({"version": version} if version else {})
 
     def skipped(self, name: str, batch_size: int, why: str) -> None:
-        """Print a line with the reason of a missing figure."""
+        """Print a line with the reason why a figure is missing."""
         line = {"bench": BENCH, "case": self.case(batch_size), "peer": FORMS[name].shown, "skipped": why}
         print(json.dumps(line | {"machine": harness.machine(), "commit": harness.commit()}), flush=True)
 
@@ -259,7 +259,7 @@ class TaskBench:
 
 
 def _difference(results: list[list[float]], expected: list[list[float]]) -> str | None:
-    """Describe a difference of results above TOLERANCE, or return None."""
+    """Describe a difference between results above TOLERANCE, or return None."""
     for k, (own, wanted) in enumerate(zip(results, expected, strict=True)):
         if len(own) != len(wanted):
             return f"mini-batch {k} has {len(own)} numbers, expected {len(wanted)}"
@@ -284,7 +284,7 @@ def measure_speed(name: str, options: argparse.Namespace, preload: Path | None, 
 
 
 def measure_memory(name: str, options: argparse.Namespace, preload: Path | None, diagnostics: Diagnostics) -> None:
-    """Measure peaks of every contender, in a process per contender, batch size and round."""
+    """Measure each contender's peak memory, in a process per contender, batch size and round."""
     for batch_size in options.batch_sizes:
         added: dict[str, list[float]] = {}
         case = ""

@@ -15,7 +15,7 @@ LATEST = 400
 
 
 def cache_with_kernels(folder: Path) -> Path:
-    """Return the folder as a cache with the latest kernels, but without measured choices.
+    """Fill a folder as a cache with the latest kernels but without measured choices; returns the folder.
 
     It includes the cpu target's kernel, which takes longest to compile and which most tests need.
     """
@@ -28,7 +28,7 @@ def cache_with_kernels(folder: Path) -> Path:
 
 
 def _used(entry: Path) -> float:
-    """Return the last use in seconds since 1970; 0 if this is no entry."""
+    """Return the time of last use in seconds since 1970; 0 if this is not an entry."""
     try:
         return (entry / f"{entry.name}.json").stat().st_mtime
     except OSError:
@@ -36,7 +36,7 @@ def _used(entry: Path) -> float:
 
 
 def _link(source: str, target: str) -> None:
-    """Link a file if both paths are on one disk, otherwise copy it: a cache may be large."""
+    """Link a file if both paths are on one disk, otherwise copy it: a cache can be large."""
     try:
         os.link(source, target)
     except OSError:

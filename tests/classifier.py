@@ -1,4 +1,4 @@
-"""The model of the tests of models, checkpoints and handles: a recurrent net over words, and a classifier."""
+"""The model in tests of models, checkpoints and handles: a recurrent net over words, and a classifier."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ WORDS, EMBEDDING, HIDDEN, CLASSES = 12, 6, 20, 3
 
 
 class Classifier:
-    """Reads a sentence word by word; classifies its last state.
+    """Reads a sentence word by word and classifies the last state.
 
     Args:
-        model: gets the parameters, unless it has them already (from a checkpoint).
+        model: receives the parameters, unless it already has them (from a checkpoint).
     """
 
     def __init__(self, model: vpps.Model) -> None:
@@ -51,7 +51,7 @@ class Classifier:
         return graph, vpps.sum(losses)
 
     def train(self, handle: vpps.Handle, batches: range) -> list[float]:
-        """Train on one batch per seed; returns the loss of each."""
+        """Train on one batch per seed; returns each batch's loss."""
         losses = []
         for seed in batches:
             handle.fb(*self.batch(seed))
@@ -65,5 +65,5 @@ def new(seed: int = 1) -> Classifier:
 
 
 def same_bits(a: dict[str, NDArray[np.float32]], b: dict[str, NDArray[np.float32]]) -> bool:
-    """Return True if two sets of weights are equal to the last bit."""
+    """Return True if two sets of weights are bit-identical."""
     return a.keys() == b.keys() and all(a[name].tobytes() == b[name].tobytes() for name in a)

@@ -1,4 +1,4 @@
-"""Compares a handle's results with the float64 reference, norm-wise per tensor, and between numbers of VPs, bitwise."""
+"""Compares a handle's results with the float64 reference, norm-wise per tensor, and across numbers of VPs, bitwise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Build = Callable[[vpps.Model], tuple[vpps.Graph, vpps.Expression]]
 
 
 def relative_error(value: NDArray[np.floating], expected: NDArray[np.floating]) -> float:
-    """Return the norm of the difference over the norm of `expected`; 0 if both vanish."""
+    """Return the norm of the difference, divided by the norm of `expected`; 0 if both vanish."""
     difference = float(np.linalg.norm(np.asarray(value, np.float64) - expected))
     scale = float(np.linalg.norm(expected))
     if scale == 0:
@@ -52,8 +52,8 @@ def contents_of(graph: vpps.Graph) -> list[Any]:
 
 
 def rounds_alike(reference: Reference) -> bool:
-    """Return True if a kernel rounds operands of products as a reference does, after its `backward`. Then no operand is
-    near the middle of two neighbours, and no cell writes a product twice, which a kernel computes and rounds once."""
+    """Return True if a kernel rounds products' operands as a reference, after `backward`: if no operand is near the
+    middle of two neighbours, and no cell repeats a product, which a kernel computes and rounds once."""
     if not reference.precisions.is_reduced:
         return True
     if reference.nearest_tie <= max(NEAR_TIES.get(name, 0) for name in reference.precisions.used):
@@ -68,7 +68,7 @@ def _n_products(cell: TracedCell) -> int:
 
 
 def away_from_ties(build: Callable[[int], Case], precision: str | Mapping[str, str]) -> Case:
-    """Build (a model, a graph, its loss, ...) with the first seed for which `rounds_alike` holds."""
+    """Build (a model, a graph, its loss, ...) with the first seed for which `rounds_alike` is true."""
     for seed in range(200):
         model, graph, loss, *_ = case = build(seed)
         reference = Reference(graph, weights_of(model), precisions=Precisions.given(precision))
@@ -90,14 +90,14 @@ def assert_agrees_with_reference(
     onchip: ChipOptions | None = None,
     precision: str | Mapping[str, str] = "float32",
 ) -> None:
-    """Assert that loss, gradients and values agree with the reference, and are bitwise equal for all VP counts,
-    schedules, and inference.
+    """Assert that loss, gradients and values agree with the reference, and are bitwise equal for all VP counts and
+    schedules, and in inference.
 
     Args:
         floor: gradients with a smaller norm, relative to the largest, count as zero: cancellation left only rounding.
         train: with dropout.
-        onchip: with several groups of virtual processors, under the schedule that supports these.
-        precision: of products; a reduced one needs a graph that is `away_from_ties`.
+        onchip: with several groups of virtual processors, under the schedule that supports them.
+        precision: precision of products; if reduced, the graph must be `away_from_ties`.
     """
     key, precisions = key_of(model) if train else None, Precisions.given(precision)
     reference = Reference(graph, weights_of(model), key, precisions=precisions)
@@ -124,7 +124,7 @@ def assert_agrees_with_reference(
                 value = np.stack([kept[i] for i in batch])
                 error = relative_error(value, np.stack([reference.value(values[i]) for i in batch]))
                 assert error <= FORWARD_TOLERANCE, f"values of shape {shape}: relative error {error:.1e} with {vps} VPs"
-        # A sum of terms of both signs may be nearly zero. Its error is that of the terms, which are of order one.
+        # A sum of terms of both signs may be nearly zero. Its error is that of its terms, which are of order one.
         assert abs(got - expected_loss) <= FORWARD_TOLERANCE * max(abs(expected_loss), 1.0), (got, expected_loss)
         for name, g in gradients.items():
             if not model[name].trainable:

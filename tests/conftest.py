@@ -1,4 +1,4 @@
-"""Shared by all tests: scripts are verified before they run, real data is found by path."""
+"""Shared by all tests: scripts are verified before they run, and real data is found by path."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ os.environ.setdefault("VPPS_TUNING", "0")  # tests do not depend on measurements
 # Tests of generic instructions need no compiled tails for their hundreds of cells. Other tests use `fused` or are in a
 # folder of `FUSED`.
 os.environ.setdefault("VPPS_PASSES", "-fusion")
-# NumPy reads it at import: the float64 reference's threads would spin against each other and against ours.
+# NumPy reads it at import: otherwise the float64 reference's threads would compete with each other and with ours.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# A shell's background jobs ignore it; processes that tests start and interrupt would inherit that.
+# A shell's background jobs ignore SIGINT, and processes that tests start and interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -39,13 +39,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Freeze the nine thousand collected tests, which live to the end: garbage collection then skips them."""
+    """Freeze the nine thousand collected tests, which exist until the end, so that garbage collection skips them."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests of a missing framework."""
+    """Skip tests whose framework is missing."""
     for mark in item.iter_markers("frameworks"):
         for name in mark.args:
             pytest.importorskip(name, reason=f"{name} is not installed: scripts/test --torch installs and tests it")
@@ -53,7 +53,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_script_is_verified_twice() -> Iterator[None]:
-    """Skip verified scripts: with all multiprocessors of a GPU verifying takes seconds."""
+    """Skip scripts that were already verified: for all multiprocessors of a GPU, verifying takes seconds."""
     from vpps.script import verify as verifier
 
     verify, verified = verifier.verify, set[bytes]()
@@ -72,7 +72,7 @@ def no_script_is_verified_twice() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def quick_compilation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile emulated kernels without optimisation in tests that launch their own kernels a few times. tests/simt,
-    tests/zoo and others use the users' kernels."""
+    tests/zoo and others use the same kernels as users."""
     if request.path.parts[len(Path(__file__).parts) - 1] in ("compiler", "engine", "tuning"):
         from vpps.kernel import simt_compiler
 
@@ -82,7 +82,7 @@ def quick_compilation(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fuse cells, as for users; tails in libraries of their own are not optimised."""
+    """Fuse cells, as for users; separate tail libraries are compiled without optimisation."""
     from tests.kernels import compile_tails_quickly
 
     monkeypatch.delenv("VPPS_PASSES", raising=False)
@@ -91,15 +91,15 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def fused_folders(request: pytest.FixtureRequest) -> None:
-    """Fuse cells in all tests of the folders of `FUSED`."""
+    """Fuse cells in all tests in the folders listed in `FUSED`."""
     if request.path.parts[len(Path(__file__).parts) - 1] in FUSED:
         request.getfixturevalue("fused")
 
 
 @pytest.fixture
 def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Build emulated kernels with the end of a launch from the start, so that none is compiled again for it. Without
-    weights on the chip they are the kernel of tests/simt."""
+    """Build emulated kernels with every end of a launch from the start, so that none is recompiled for it. Without
+    weights on the chip this is the kernel of tests/simt."""
     from tests.kernels import know_everything_in_memory, know_the_end_of_launches, widen
     from vpps.runtime.simt import SimtMachine
 
@@ -108,7 +108,7 @@ def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def use_recorder(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Switch between the recorders "python" and "compiled" until the end of the test."""
+    """Return a function that switches between the recorders "python" and "compiled" until the test ends."""
     from tests import recorders
 
     return partial(recorders.use, patch=monkeypatch)
@@ -116,7 +116,7 @@ def use_recorder(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 @pytest.fixture
 def real_data() -> Callable[[str], Path]:
-    """Return the path of a file of the real data sets; skips the test if it is absent."""
+    """Return a function that gives the path of a real data file; skips the test if the file is absent."""
 
     def find(name: str) -> Path:
         path = DATA / name

@@ -1,4 +1,4 @@
-"""Ctrl-C at every point at which Python checks signals, one after the other: at each call, and after each return."""
+"""Ctrl-C at every point where Python checks for signals, one by one: at each call, and after each return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FINALIZE = weakref.finalize.__call__.__code__
 def interrupted(work: Callable[[], object], every: int = 1) -> Iterator[bool]:
     """Repeat the work, interrupting it later each time, until it is complete.
 
-    It must take the same path each time: one-time work of a process must be done before.
+    The work must take the same path each time: a process's one-time work must be done before.
 
     Args:
         work: the work.
@@ -59,7 +59,7 @@ def interrupt_at(step: int, work: Callable[[], object]) -> tuple[bool, bool]:
 
 
 def _in_finaliser(frame: FrameType | None) -> bool:
-    """Python swallows exceptions in finalisers, and in callbacks of garbage collections: Hypothesis times them."""
+    """Python swallows exceptions in finalisers, and in garbage-collection callbacks, which Hypothesis uses."""
     while (
         frame is not None and frame.f_code.co_name not in ("__del__", "gc_callback") and frame.f_code is not _FINALIZE
     ):

@@ -1,4 +1,4 @@
-"""Kernels with more instructions than a test needs, so that few are compiled; for targets with kernels per model."""
+"""Kernels with more instructions than a test needs, so that few are compiled; for targets with one kernel per model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vpps.script.instructions import TABLE
 OF_HELD = frozenset({"load", "held_matvec", "matvec_transposed"})  # instructions of kernels that hold weights
 # Instructions of a cell come with the cell.
 EVERYTHING = frozenset(i.name for i in TABLE if not i.on_host) - OF_HELD - {"tail"}
-OPTIMIZERS = ("sgd", "adam")  # those of most tests; code for all seven takes as long to compile as the rest together
+OPTIMIZERS = ("sgd", "adam")  # used by most tests; code for all seven takes as long to compile as everything else
 END_OF_LAUNCH = frozenset(
     i.name
     for i in TABLE
@@ -58,14 +58,14 @@ def know_everything_in_memory(spec: KernelSpec) -> KernelSpec:
 
 
 def compile_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile kernels of the cpu target in 3 s instead of 20, for tests of another instruction set or tile. The usual
-    kernel stays optimised."""
+    """Compile the cpu target's kernels in 3 s instead of 20, for tests of other instruction sets or tiles. The usual
+    kernel is still optimised."""
     flags = tuple("-O0" if flag == "-O2" else flag for flag in host_compiler.FLAGS)
     monkeypatch.setattr(host_compiler, "FLAGS", flags)
 
 
 def compile_tails_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile libraries of tails in a fifth of the time, for tests of many tails that run a few times."""
+    """Compile tail libraries in a fifth of the time, for tests with many tails that run only a few times."""
     build = host_compiler.build_library
 
     def build_quickly(library: HostLibrary) -> Path:
@@ -76,12 +76,12 @@ def compile_tails_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _NotLaunchedError(Exception):
-    """Raised instead of a launch after planning it."""
+    """Raised in place of a launch, after it is planned."""
 
 
 def know_all_of(machine: type, calls: Iterable[Callable[[], object]]) -> Callable[[KernelSpec], KernelSpec]:
-    """Make a kernel without weights on the chip serve all these calls of handles, tails included. Plans the calls for
-    machines of a class, without launching them."""
+    """Make a kernel without weights on the chip serve all these handle calls, tails included. Plans the calls for
+    machines of the given class, without launching them."""
     specs: list[KernelSpec] = []
 
     def note(self: object, spec: KernelSpec) -> bool:
@@ -103,11 +103,11 @@ def know_all_of(machine: type, calls: Iterable[Callable[[], object]]) -> Callabl
 
 
 def emulate_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make emulated handles hold no weights on the chip, and share one kernel."""
+    """Make emulated handles keep no weights on the chip, and share one kernel."""
     keep_weights_in_memory(monkeypatch)
     widen(monkeypatch, SimtMachine, know_everything_in_memory)
 
 
 def keep_weights_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make handles hold no weights on the chip."""
+    """Make handles keep no weights on the chip."""
     monkeypatch.setattr(vpps.engine.engine, "matrices_of", lambda *unused: {})

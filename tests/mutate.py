@@ -2,7 +2,7 @@
 
     python -m tests.mutate [a word of the title ...]
 
-Run it in a checkout of its own: it writes to the files and restores them.
+Run it in a separate checkout: it writes to the files and restores them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Mutation(NamedTuple):
     new: str
 
     def noticed_by(self) -> str:
-        """Return the test that fails; "" if none does."""
+        """Return the name of the test that fails; "" if none fails."""
         text = self.path.read_text()
         if text.count(self.old) != 1:
             raise SystemExit(f"{self.title}: {self.path} has its text {text.count(self.old)} times")
@@ -39,7 +39,7 @@ class Mutation(NamedTuple):
 
 
 def mutations() -> Iterator[Mutation]:
-    """Yield the mutations of the file."""
+    """Yield the mutations in the file."""
     for block in (ROOT / "tests" / "mutations.txt").read_text().split("\n== ")[1:]:
         head, old, new = block.strip("\n").split("\n")
         title, path, tests = (part.strip() for part in head.split("|"))

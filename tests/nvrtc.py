@@ -80,10 +80,10 @@ extern "C" __global__ void __launch_bounds__(256, 1) vpps_kernel(const Launch la
 
 
 def registers_and_stack(image: bytes, kernel: str) -> tuple[int, int]:
-    """Return registers and stack, as the driver reads them from entries (attribute, symbol, value) of section .nv.info.
+    """Return registers and stack size, which the driver reads from entries (attribute, symbol, value) in .nv.info.
 
-    NVIDIA does not document them; `cuobjdump --dump-elf` calls them EIATTR_REGCOUNT and EIATTR_MIN_STACK_SIZE (of an
-    entry, including the functions it calls).
+    NVIDIA does not document them; `cuobjdump --dump-elf` calls them EIATTR_REGCOUNT and EIATTR_MIN_STACK_SIZE (for a
+    kernel, including the functions it calls).
     """
 
     def text(start: int) -> str:
@@ -99,7 +99,7 @@ def registers_and_stack(image: bytes, kernel: str) -> tuple[int, int]:
     while position < info + info_size:
         form, attribute, size = struct.unpack_from("<BBH", image, position)
         position += 4
-        if form != 4:  # EIFMT_SVAL; the others have no value after them
+        if form != 4:  # not EIFMT_SVAL: no value follows
             continue
         if size == 8:
             symbol, value = struct.unpack_from("<II", image, position)

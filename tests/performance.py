@@ -1,8 +1,8 @@
-"""Counts the work of planner and recorder on fixed graphs; `python -m tests.performance` records the counts.
+"""Counts the work that planner and recorder do on fixed graphs; `python -m tests.performance` records the counts.
 
 Both libraries are compiled once more, without optimisation: g++ calls a counter in every basic block, and the linker
 redirects `operator new` and the functions that copy and fill memory. All runs on all processors give the same counts.
-They show extra loops, look-ups and copies. They do not show slower instructions or cache misses: bench/ measures times.
+The counts show extra loops, look-ups and copies, but not slower instructions or cache misses: bench/ measures times.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from vpps.record import arrays
 
 COMMAND = "python -m tests.performance"
 FILE = Path(__file__).with_suffix(".json")
-TOLERANCE = 0.03  # counts with g++ 11, 13 and 14 are within 2.2 % of those with g++ 12, which the file has
+TOLERANCE = 0.03  # counts with g++ 11, 13 and 14 are within 2.2 % of those in the file, which are with g++ 12
 EXAMPLES = 32
 CONFIGURATIONS = [parse(f"{c} sinks-last") for c in ("cpu vector", "cuda vector", "cuda paper")]
 CONFIGURATIONS.append(CONFIGURATIONS[1]._replace(groups=2))
@@ -60,7 +60,7 @@ Work = list[int]
 
 
 def recordings() -> Iterator[tuple[str, vpps.Model, Callable[[], tuple[vpps.Graph, vpps.Expression]]]]:
-    """Yield name and model of each graph, and the function that records it and returns it with its loss."""
+    """Yield each graph's name and model, and the function that records it and returns it with its loss."""
     for name in ("tree-lstm", "bilstm-tagger", "lattice-lstm"):
         task = CASES[name].make()
         given = task.network, task.train[:EXAMPLES]
@@ -88,12 +88,12 @@ def _node_by_node(net: Any, batch: Any) -> tuple[vpps.Graph, vpps.Expression]:
 
 
 def key(described: HostLibrary) -> str:
-    """Return the name of a library in the file."""
+    """Return a library's name in the file."""
     return f"{described.name} on {platform.machine()}"
 
 
 def reason_to_skip() -> str:
-    """Return why counts of this machine cannot be compared with recorded ones; "" if they can."""
+    """Return why this machine's counts cannot be compared with the recorded counts; "" if they can."""
     if "Free Software Foundation" not in compiler_version(tuple(compiler())):
         return "the counts are those of g++: other compilers count other basic blocks"
     return "" if recorders.compiled_recorder() else "the compiled recorder needs Python's headers"
@@ -109,7 +109,7 @@ def counted() -> dict[str, dict[str, Work]]:
     """Return the work on this machine by library and graph. The first call compiles the libraries in ten seconds."""
     flags = ("-O1", "-shared", "-fPIC")
     counter = build_library(HostLibrary("counter", "the counter", COUNTER, flags, Label("counter")))
-    counts = ctypes.CDLL(str(counter), ctypes.RTLD_GLOBAL)  # the libraries find its functions
+    counts = ctypes.CDLL(str(counter), ctypes.RTLD_GLOBAL)  # so that the libraries find its functions
     n_blocks, n_bytes = (ctypes.c_size_t.in_dll(counts, name) for name in ("n_blocks", "n_bytes"))
     planner = load_library(_counting(library.described()))
     bind(planner, interface.FUNCTIONS)
@@ -126,7 +126,7 @@ def counted() -> dict[str, dict[str, Work]]:
         patch.setattr(arrays, "addresses", arrays.addresses)
         recorder.use(recorder._module_of(_counting(recorder.described())))
         patch.setattr(library, "library", lambda: planner)
-        gc.disable()  # a collection would free graphs that belong to another measurement
+        gc.disable()  # a collection would free graphs of another measurement
         try:
             return _counted(work)
         finally:

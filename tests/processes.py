@@ -1,4 +1,4 @@
-"""Runs Python code in a process of its own, for tests of signals, forks, imports and exits."""
+"""Runs Python code in a separate process, for tests of signals, forks, imports and exits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TIMEOUT = 120  # seconds; only hanging processes reach it
+TIMEOUT = 120  # seconds; only hanging processes take that long
 
 
-# A shell's background processes ignore Ctrl-C, and so would ours.
+# A shell's background processes ignore Ctrl-C, and ours would inherit that.
 HEED_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
 
@@ -31,7 +31,7 @@ def start(code: str, environment: Mapping[str, str] | None = None, stdin: bool =
 
 
 def finish(process: subprocess.Popen[str], timeout: float = TIMEOUT) -> tuple[int, str, str]:
-    """Return exit code, output and error output when the process ends; a hanging one is killed and fails the test."""
+    """Return exit code, output and error output after the process ends; a hanging one is killed and fails the test."""
     try:
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:

@@ -18,7 +18,7 @@ from vpps.record.cell import Cell
 
 @cache
 def compiled_recorder() -> ModuleType | None:
-    """Return the compiled recorder; None if it is optional here: no headers, another Python."""
+    """Return the compiled recorder; None where it is optional: no headers, or a different Python."""
     try:
         (headers,) = library.described().headers
     except CompileError:

@@ -1,4 +1,4 @@
-"""No process started by vpps runs code of the working directory, which may hold downloaded files."""
+"""No process started by vpps runs code from the working directory, which may hold downloaded files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def hostile(tmp_path: Path) -> Path:
 def test_no_child_runs_code_of_the_working_directory(child: str, hostile: Path, tmp_path: Path) -> None:
     code = f"import contextlib, os, vpps\nos.chdir({str(hostile)!r})\n{CHILDREN[child]}"
     path = os.pathsep.join(["", ".", os.environ["PATH"], ""])
-    # A child without a path of its own gets this process's path, with the folder in front.
+    # A child without its own path gets this process's path, with the folder in front.
     run(code, {"PATH": path, "PYTHONPATH": f"{ROOT}{os.pathsep}", "TMPDIR": str(tmp_path), "CXX": ""})
     assert not (hostile / "EXECUTED").exists(), (hostile / "EXECUTED").read_text()
 
@@ -76,7 +76,7 @@ def test_no_other_file_starts_processes() -> None:
 
 
 def test_scripts_start_modules_without_the_working_directory() -> None:
-    """Scripts may run modules of the checkout, in whose root they are."""
+    """Scripts may run modules from the checkout, since they are in its root."""
     for path in (ROOT / "scripts").iterdir():
         for line in path.read_text().splitlines():
             for module in ("venv", "pip", "build", "twine", "auditwheel", "sphinx"):

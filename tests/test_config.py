@@ -1,4 +1,4 @@
-"""vpps reads only the environment variables of its table."""
+"""vpps reads only the environment variables listed in its table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HANDED_ON = "PYTHONPATH"  # passed on to our processes; no variable of vpps
 
 
 def reads_of(path: Path) -> list[str]:
-    """Return the places where a file reads single variables. Passing the whole environment on is allowed."""
+    """Return the places where a file reads individual variables. Passing the whole environment on is allowed."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = []
     for node in ast.walk(tree):
@@ -39,7 +39,7 @@ def test_nothing_else_reads_the_environment() -> None:
 
 
 def test_every_name_of_a_variable_is_in_the_table_once() -> None:
-    """Messages and docstrings name only variables of the table."""
+    """Messages and docstrings mention only variables that are listed in the table."""
     texts = [path.read_text(encoding="utf-8") for path in SOURCES]
     found = {name for text in texts for name in re.findall(r"\bVPPS_[A-Z]+(?:_[A-Z]+)*\b", text)}
     names = [variable.name for variable in config.VARIABLES]

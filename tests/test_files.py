@@ -1,4 +1,4 @@
-"""Files are replaced whole or not at all, through all interruptions; the old file gives mode, owner and place."""
+"""Files are replaced whole or not at all, through all interruptions; the old file's mode, owner and place are kept."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_ctrl_c_comes_through_at_any_point_and_leaves_nothing(tmp_path: Path, ol
 
 
 class TestLeftovers:
-    """Files left by a process that is killed while it writes."""
+    """Covers files left by a process that is killed while it writes."""
 
     KILLED = """
         import os, pathlib, signal
@@ -135,7 +135,7 @@ def test_names_may_be_as_long_as_the_file_system_takes(tmp_path: Path, name: str
 
 
 def test_the_folder_is_synced_after_the_renaming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a power failure may lose a file after its writing was reported."""
+    """Otherwise a power failure could lose a file that was reported as written."""
     synced = []
 
     def fsync(descriptor: int) -> None:
@@ -148,7 +148,7 @@ def test_the_folder_is_synced_after_the_renaming(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link away")
 class TestLinksOfOthers:
-    """Links and files that another user left in a shared folder."""
+    """Covers links and files that another user left in a shared folder."""
 
     @pytest.fixture
     def shared(self, tmp_path: Path) -> Path:
@@ -183,7 +183,7 @@ class TestLinksOfOthers:
         assert (shared.parent / "mine").read_text() == "mine"
 
     def test_are_followed_where_only_their_owner_can_write(self, shared: Path) -> None:
-        """A system has such links, such as a moved /home."""
+        """Systems have such links, for example a moved /home."""
         (shared / "link").symlink_to("../mine")
         os.lchown(shared / "link", 1234, 1234)
         os.chown(shared, 1234, 1234)

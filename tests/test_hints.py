@@ -1,4 +1,4 @@
-"""Names from PyTorch and DyNet that users try first give hints to vpps's own."""
+"""Names that users try first, from PyTorch and DyNet, give hints to vpps's names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.host
 
 
 def owners() -> dict[str, object]:
-    """Return one object of each class."""
+    """Return one object per class."""
     model = vpps.Model()
     layer = Linear(model, 2, 3)
     graph = vpps.Graph()
@@ -100,7 +100,7 @@ def cross_entropy(x: Any) -> Any:
     return -np.log(softmax(x)[I])
 
 
-# The formula in NumPy, by one of its names; a function of x alone if nothing else is needed.
+# The formula in NumPy, by one of its names; a function of only x if nothing else is needed.
 TRUTH: dict[str, Callable[..., Any]] = {
     "logistic": lambda x, y: logistic(x),
     "rectify": lambda x, y: np.maximum(x, 0),
@@ -204,7 +204,7 @@ def computed(name: str, graph: vpps.Graph, x: Any) -> Any:
 
 @pytest.mark.cpu
 def test_formulas_of_hints_compute_and_differentiate_right() -> None:
-    """Compared with NumPy and its finite differences; all at once, so that there is one kernel."""
+    """Compares with NumPy and finite differences; all at once, so that there is one kernel."""
     assert set(FORMULAS) == {*TRUTH, *WITHOUT_ITS_GRADIENT}
     graph, rng = vpps.Graph(), np.random.default_rng(1)
     xs = {name: graph.input(at(name), grad=True) for name in FORMULAS}

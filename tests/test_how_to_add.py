@@ -18,7 +18,7 @@ from vpps.kernel.host_compiler import compiler
 
 pytestmark = pytest.mark.cpu
 
-# Additions as differences, with enough text around them to find the place; without any, at the end of the file.
+# Additions as diffs, with enough text around them to find the place; without such text, at the end of the file.
 EXAMPLES = {
     "op": """\
 --- vpps/ops/elementwise.py
@@ -116,7 +116,7 @@ EXAMPLES = {
 """,
 }
 
-# Trees of two kinds of nodes, so that a policy has a choice.
+# Trees with two kinds of nodes, so that there is something for a policy to choose.
 PROGRAM = """
 import numpy as np
 import references
@@ -187,7 +187,7 @@ assert LEARNING_RATES.keys() == {rule.name for rule in vpps.model.optim.OPTIMIZE
 
 
 def changes(example: str) -> list[tuple[str, str, str]]:
-    """Return file, old text in it ("" for its end) and the new text there."""
+    """Return the file, the old text in it ("" for its end) and the new text there."""
     found = []
     for part in re.split(r"^--- ", example, flags=re.MULTILINE)[1:]:
         path, _, text = part.partition("\n")

@@ -14,7 +14,7 @@ INTERPRETERS = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterp
 
 
 def imported_by(statement: str) -> set[str]:
-    """Return the top-level modules of a new process after a statement."""
+    """Return the top-level modules that a new process has loaded after a statement."""
     names = run(f"import sys\n{statement}\nprint(*sys.modules)")
     return {name.split(".")[0] for name in names.split()}
 

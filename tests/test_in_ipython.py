@@ -48,7 +48,7 @@ def shell() -> Any:
         ("graph", "and 107 later vertices", "<graph"),
         ("vpps.Graph()", "of 0 vertices", "<graph"),
         ("graph.draw(3)", "</svg>", "lookup(words)"),
-        ("model", '<pre style="font-family: monospace', "parameter"),  # for any style of the page
+        ("model", '<pre style="font-family: monospace', "parameter"),  # works with any page style
         ("trace", "critical path", "<vpps.Trace of 1 launch on cpu>"),
         ("trace.summary()", "<pre ", "critical path"),
         ("handle.explain()", "<pre ", "\nW "),

@@ -1,4 +1,4 @@
-"""Masked arrays of NumPy are refused wherever vpps takes arrays or numbers: NumPy's conversions drop the mask."""
+"""NumPy's masked arrays are refused wherever vpps takes arrays or numbers: NumPy's conversions drop the mask."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def masked(array: Any) -> Any:
 
 
 class CallArguments:
-    """Arguments of the calls below."""
+    """Arguments for the calls below."""
 
     def __init__(self) -> None:
         self.model = vpps.Model(seed=1)
@@ -33,7 +33,7 @@ class CallArguments:
         self.rows = self.graph.rows(np.ones((3, 3)))
 
     def map(self, **changed: Any) -> None:
-        """Map twice; the compiled recorder makes the second map if it can."""
+        """Map twice; the compiled recorder records the second map if it can."""
         good = {"children": CHAIN, "inputs": {"w": np.arange(3)}, "levels": np.arange(3)}
         table = self.E
 

@@ -11,7 +11,7 @@ ROOT = Path(vpps.__file__).parent
 
 
 def test_no_class_name_is_in_two_modules() -> None:
-    """Private classes are exempt, as they are only used in their module."""
+    """Private classes are exempt because only their module uses them."""
     where: dict[str, list[str]] = {}
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:

@@ -1,4 +1,4 @@
-"""Planner and recorder do the work on fixed graphs that performance.json records."""
+"""On fixed graphs, planner and recorder do as much work as performance.json records."""
 
 from __future__ import annotations
 

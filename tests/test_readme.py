@@ -1,4 +1,4 @@
-"""README and the package index's description: the programs, files and pages that they name exist."""
+"""The programs, files and pages named in README and in the package index's description exist."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_its_targets_are_all_that_there_are() -> None:
 
 @pytest.mark.parametrize("page", ["*.md", "bench/README.md", "design/*.md"])
 def test_relative_links_lead_somewhere(page: str) -> None:
-    """Links of pages that Sphinx does not check."""
+    """Links in pages that Sphinx does not check."""
     pages = list(ROOT.glob(page))
     links = [(p, link) for p in pages for link in re.findall(r"\]\((?!https?:)([^)#\s]+)", p.read_text("utf-8"))]
     assert pages

@@ -1,4 +1,4 @@
-"""A full run on the Stanford Sentiment Treebank: the losses follow the reference, and the model learns."""
+"""A full run on the Stanford Sentiment Treebank: the losses match the reference, and the model learns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of targets: its rows are complete, and no other code uses targets by name."""
+"""The table of targets: its rows are complete, and no other code refers to targets by name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Users' programs run and pass mypy --strict.
 
-mypy checks this file beside the package (`tool.mypy` in pyproject.toml), and with it the programs of the documentation.
+mypy checks this file and the documentation's programs together with the package (`tool.mypy` in pyproject.toml).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Training in float64: the reference of any target, without another target to compare with."""
+"""Training in float64: the reference for any target, without comparing with another target."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from tests.fuzz.expected import Expected
 
 
 class ReferenceTraining(Expected):
-    """The steps of a handle, by the reference's gradients and the optimizer's own reference.
+    """A handle's steps, by the reference's gradients and the optimizer's reference.
 
     Args:
-        model: gives the initial weights; it stays unchanged.
-        clip_norm, ema: as of a handle.
+        model: provides the initial weights; it is not changed.
+        clip_norm, ema: as for a handle.
 
     Attributes:
-        weights, averages: after the updates so far, by name.
+        weights, averages: values after the updates so far, by name.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class ReferenceTraining(Expected):
         super().__init__(model, optimizer, ema or 0.0, clip_norm)
 
     def fb(self, graph: vpps.Graph, loss: vpps.Expression, accumulate: bool = False) -> float:
-        """Work as a handle's `fb`, but return this call's loss."""
+        """Do what a handle's `fb` does, but return this call's loss."""
         found = self.accumulate(graph, loss)
         if not accumulate:
             self.update()

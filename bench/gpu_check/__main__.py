@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # the folder of the benches instead of this one
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # the benches' folder instead of this folder
 
 from gpu_check.check import main  # noqa: E402
 

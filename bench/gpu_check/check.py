@@ -1,9 +1,9 @@
-"""Runs all checks that need a GPU, the most informative first, so that a run may end at any time.
+"""Runs all checks that need a GPU, the most informative first, so that a run can be ended at any time.
 
-Every step is a process of its own. Every line of JSON that it prints is written to disk at once, in results.jsonl of
-the folder --out, with the device, the versions, the commit and the date. A step that fails or exceeds its time (SIGINT,
-then SIGKILL) is named, and the next one runs. The other files are log.txt, the output of all steps; summary.txt, a line
-for each step; and kernels.tar.gz, the compiled kernels, for --continue on another machine.
+Every step runs in its own process. Every line of JSON that it prints is written at once to results.jsonl in the folder
+--out, with the device, the versions, the commit and the date. A step that fails or exceeds its time (SIGINT, then
+SIGKILL) is named, and the next one runs. The other files are log.txt, the output of all steps; summary.txt, a line for
+each step; and kernels.tar.gz, the compiled kernels, for --continue on another machine.
 
 Stages:
 {stages}
@@ -50,17 +50,17 @@ class Run:
         self.environment = environment(options.data, options.cache)
         self.commit = options.commit
         self.common: dict[str, Any] = {"commit": harness.commit()}
-        self.outcomes: dict[str, str] = {}  # a summary line by step
+        self.outcomes: dict[str, str] = {}  # a summary line for each step
         self.bad = False
 
     def write(self, step: Step, line: dict[str, Any]) -> None:
-        """Write a line of a step, and add the versions that it depends on unless it gives them."""
+        """Write a step's line, and add the versions that it depends on unless the line has them."""
         if step.name == "versions" and line.get("case") == "versions":
             self.common |= {"device": line["gpu"]["name"], "machine": line["machine"], "cuda": line["gpu"]["cuda"]}
             self.common |= {name: line["versions"].get(name) for name in ("driver", "nvrtc")}
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         line = {"stage": step.stage, "step_name": step.name, "time": now, **self.common, **line}
-        if self.commit is not None:  # without git, a step knows no commit
+        if self.commit is not None:  # without git, a step cannot tell its commit
             line["commit"] = self.commit
         self.results.write(json.dumps(line))
 
@@ -73,7 +73,7 @@ class Run:
             self.write(step, found)
 
     def do(self, step: Step) -> int:
-        """Run a step unless its time does not fit; returns its exit status, or 0."""
+        """Run a step if enough time is left; returns its exit status, or 0."""
         left = self.deadline - time.monotonic()
         if step.needs and shutil.which(step.needs, path=self.environment.get("PATH")) is None:
             self.tell(step, "not here", f"{step.needs} is not on the PATH")
@@ -97,13 +97,13 @@ class Run:
             state = "hung" if most == step.most else "out of time"
         self.bad |= state in ("failed", "hung")
         end = {"event": "end", "state": state, "seconds": outcome.seconds, "status": outcome.status}
-        said = [line.replace(f"{ROOT}/", "") for line in outcome.said]  # results are kept and read elsewhere
+        said = [line.replace(f"{ROOT}/", "") for line in outcome.said]  # results are read on other machines
         self.write(step, end | {"said": said})
         self.tell(step, state, outcome.said[-1] if outcome.said else "", outcome.seconds)
         return outcome.status
 
     def tell(self, step: Step, state: str, why: str, seconds: float = 0.0) -> None:
-        """Show the outcome of a step, and keep it in the summary."""
+        """Show a step's outcome, and keep it in the summary."""
         line = f"{state:11} {seconds:6.1f} s  {step.stage}: {step.name}{f': {why[:200]}' if why else ''}"
         self.outcomes[step.name] = line
         print(line, file=sys.stderr, flush=True)
@@ -112,8 +112,8 @@ class Run:
 
 
 def ordered(every: list[Step], known: dict[str, str]) -> list[Step]:
-    """Return the steps of a run that continues another: first those that it did not start, then those without success.
-    A step that began and has no end is among the latter: it may have taken the machine down."""
+    """Return the steps of a run that continues another: first the steps that it did not start, then those that did not
+    succeed. A step that began and has no end is among the latter: it may have crashed the machine."""
     versions, *others = every
     left = [step for step in others if known.get(step.name) != ENDED_WELL]
     return [versions, *sorted(left, key=lambda step: known.get(step.name) in ("failed", "hung", "begun"))]
@@ -152,7 +152,7 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def continued(options: argparse.Namespace) -> dict[str, str]:
-    """Return states of steps in the continued run, and take over its lines and kernels."""
+    """Return the states of steps in the continued run, and copy its lines and kernels."""
     if options.earlier is None:
         return {}
     path = record.results_of(options.earlier).resolve()
@@ -166,7 +166,7 @@ def continued(options: argparse.Namespace) -> dict[str, str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the steps that fit the time; returns the exit status."""
+    """Run the steps for which there is time; returns the exit status."""
     options = parse_options(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # timeout(1) sends that
     if options.earlier is None and (options.out / record.RESULTS).exists():

@@ -1,6 +1,6 @@
 """The files of a run: results (a line of JSON each, written to disk at once), a log, a summary, and kernels.
 
-Written lines stay, however a run ends. A line that was cut off in the middle does not count.
+Written lines survive however a run ends. A line that was cut off in the middle is ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Lines:
             os.write(self._file, b"\n")
 
     def write(self, line: str) -> None:
-        """Append a line, given without its end."""
+        """Append a line, given without its newline."""
         data = memoryview(f"{line}\n".encode(errors="replace"))
         while data:
             data = data[os.write(self._file, data) :]
@@ -46,7 +46,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def parsed(line: str) -> dict[str, Any] | None:
-    """Parse a line into its JSON object; None if it is no JSON object."""
+    """Parse a line into a JSON object; None if it is not one."""
     if not line.startswith("{"):
         return None
     try:
@@ -57,7 +57,7 @@ def parsed(line: str) -> dict[str, Any] | None:
 
 
 def results_of(given: Path) -> Path:
-    """Return the results file that `--continue` names, directly or by its folder. Exits if there is none."""
+    """Return the results file that `--continue` names, directly or through its folder. Exits if there is none."""
     path = given / RESULTS if given.is_dir() else given
     if not path.is_file():
         raise SystemExit(f"--continue {given}: there is no {path}")
@@ -65,7 +65,7 @@ def results_of(given: Path) -> Path:
 
 
 def states(lines: Iterator[dict[str, Any]]) -> dict[str, str]:
-    """Return the outcome of each step by the lines; "begun" for a step without an end."""
+    """Return each step's outcome according to the lines; "begun" for a step without an end."""
     found: dict[str, str] = {}
     for line in lines:
         if line.get("event") == "begin":
@@ -76,15 +76,15 @@ def states(lines: Iterator[dict[str, Any]]) -> dict[str, str]:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a file atomically: readers see the old one or the new one."""
+    """Write a file atomically: readers see either the old content or the new."""
     unfinished = path.with_name(f"{path.name}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)
 
 
 def keep_kernels(cache: Path, path: Path) -> str:
-    """Pack the compiled GPU kernels for a machine without them. This is quick, as the run has no time left. If it
-    writes no file, it returns the reason; it leaves no partial file."""
+    """Pack the compiled GPU kernels for a machine without them; this is fast, as the run has no time left. If no file
+    is written, returns the reason. Never leaves a partial file."""
     cubins = sorted((cache / "kernels").glob("*/*.cubin"))
     if not cubins:
         return "nothing was compiled"
@@ -102,7 +102,7 @@ def keep_kernels(cache: Path, path: Path) -> str:
 
 
 def bring_kernels(path: Path, cache: Path) -> None:
-    """Unpack what `keep_kernels` packed, if it is there."""
+    """Unpack the kernels that `keep_kernels` packed, if there are any."""
     if path.is_file():
         with tarfile.open(path) as archive:
             archive.extractall(cache, filter="data")

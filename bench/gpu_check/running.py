@@ -1,4 +1,4 @@
-"""Runs one step in a process of its own, passes its output on line by line, and ends it in time."""
+"""Runs one step in its own process, passes its output on line by line, and stops it in time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(
     """Run a command for at most `seconds`.
 
     Args:
-        take: called with every line, and True if the line came from stdout; several threads call it, one at a time.
+        take: called with each line, and with True if it came from stdout; several threads call it, one at a time.
     """
     begun = time.monotonic()
     errors: deque[str] = deque(maxlen=KEPT)
@@ -96,4 +96,4 @@ def _signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:
-        return  # all of it has ended
+        return  # all its processes have ended

@@ -31,8 +31,8 @@ STAGES = {
 }
 # The most informative tests come first, unnamed files last.
 FIRST = ("test_tree_lstm", "test_training", "test_machine", "test_slots", "test_ops")
-ALONE = ("test_machine", "test_training")  # they need the GPU for themselves
-# pytest's -k for the tests that a simulated GPU runs in seconds.
+ALONE = ("test_machine", "test_training")  # they need exclusive use of the GPU
+# pytest's -k for tests that take seconds on a simulated GPU.
 DRY_RUN = {
     "test_machine": "test_memory_is_shared",
     "test_training": "test_training_follows_the_reference or test_a_stopped_launch",
@@ -51,9 +51,9 @@ class Step:
 
     Attributes:
         name: unique name.
-        seconds: expected duration: the step does not start if less time is left.
-        most: seconds after which it is ended.
-        environment: variables added to those of all steps.
+        seconds: expected duration; the step does not start if less time is left.
+        most: seconds after which it is stopped.
+        environment: variables added to those that all steps have.
         needs: a program that must be on the PATH.
     """
 
@@ -145,7 +145,7 @@ def test_files() -> list[Path]:
 
 def _tests(smallest: bool, cores: int) -> Iterator[Step]:
     common = (sys.executable, "-m", "pytest", "-v", "-m", "gpu", "-p", "no:cacheprovider", "-p", PLUGIN)
-    # A hanging test, even one that hangs outside Python, has its process killed and replaced; then the next test runs.
+    # If a test hangs, even outside Python, its process is killed and replaced; then the next test runs.
     limit = (f"--timeout={TEST_SECONDS}", "--timeout-method=thread") if _there("pytest_timeout") else ()
     limit += ("-o", f"faulthandler_timeout={TEST_SECONDS}")
     for file in [f for f in test_files() if f.stem in DRY_RUN or not smallest]:
@@ -185,7 +185,7 @@ def _long(smallest: bool) -> Iterator[Step]:
     yield Step("long", "host's share, bytes", _program("gpu_step.py", *one, *few), 30, 180)
     yield Step("long", "counters", _program("gpu_counters.py", *one), 30, 180, needs="ncu")
     if smallest:
-        return  # the rest has been run, with other numbers
+        return  # the remaining steps have been run, with other numbers
     for size_of_batch in (1, 2, 4, 8, 16, 32, 64, 128):
         command = _program("gpu_treelstm.py", "--batch-sizes", str(size_of_batch))
         yield Step("long", f"all of Tree-LSTM batch={size_of_batch}", command, 120, 420)

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-MESSAGE = 1500  # last characters of a failure
+MESSAGE = 1500  # number of last characters kept of a failure
 
 
 class Printer:
-    """Prints through pytest's own terminal, past its capture."""
+    """Prints through pytest's own terminal, bypassing its capture."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

@@ -22,7 +22,7 @@ DEV void tell(const Launch& p, unsigned long long began)
     if (threadIdx.x == 0) p.report[2 + blockIdx.x] = (unsigned)(nanoseconds() - began);
 }
 
-// True if a waiting loop has timed out, in this block or another one: then no block waits any longer.
+// True if a waiting loop has timed out, in this block or another: then no block waits any longer.
 DEV bool hopeless(const Launch& p, unsigned long long began)
 {
     if (nanoseconds() - began > p.patience) store_relaxed(p.stopped, 1);

@@ -1,5 +1,5 @@
-// G = sum over n vertices of dy x^T (DY x DX, at pool[script[4]]) by tiles of 64 x 64, each for a segment of the vertices.
-// The sums of the script[5] segments begin at script[6] and are added in order. The script has the addresses of dy, then of x.
+// G = sum over n vertices of dy x^T (DY x DX, at pool[script[4]]) in tiles of 64 x 64, each for a segment of the vertices. The
+// sums of the script[5] segments begin at script[6] and are added in order. The script has the addresses of dy, then of x.
 enum { T = 64, AT_ONCE = 32, STAGE = AT_ONCE * 2 * T, BUFFERS = 3, TILES = DY / T * (DX / T), APART = T + 4 };
 
 // Start copying 32 vertices of a segment: 64 floats of dy, then 64 of x, by half a warp each.
@@ -14,7 +14,7 @@ DEV void stage(const Launch& p, int tile, int first, int end, float* to)
     copy_async_commit();
 }
 
-// Half of the warps take the first 16 of 32 vertices, half the rest; their sums are added in the end.
+// Half of the warps process the first 16 of 32 vertices, half the rest; their sums are added at the end.
 DEV void tile_of_segment(const Launch& p, int tile, int begin, int end, float* to)
 {
     const int half = warp() / 4, row = warp() / 2 % 2 * 32 + lane() / 8 * 4, column = warp() % 2 * 32 + lane() % 8 * 4;

@@ -9,7 +9,7 @@ KERNEL
     const int size = p.script[4], group = blockIdx.x / size, mine = blockIdx.x % size;
     Factors f;
     f.load(p.pool + p.script[5] + (size_t)mine * R * K);
-    float *results = behind_partial(), *cells = results + R * VERTICES;  // cells: twice those of the block's units
+    float *results = behind_partial(), *cells = results + R * VERTICES;  // cells: two copies for the block's units
     float* h = p.pool + p.script[6] + (size_t)group * 2 * STATES;
     for (int i = threadIdx.x; i < UNITS * VERTICES; i += THREADS) {
         const int unit = mine * UNITS + i / VERTICES, v = i % VERTICES;

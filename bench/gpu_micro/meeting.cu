@@ -1,6 +1,6 @@
 // Groups of script[4] blocks: in each of n levels a group writes 2 KB, a share per block, synchronizes, and reads all.
-// pool[0]: count of wrong numbers. HOW 0: by a counter; 1: cluster barriers; 2: polling the data itself, in memory that
-// holds NOT_YET; 3: no barrier, one block follows a chain of addresses, a round trip to L2 each.
+// pool[0]: count of wrong numbers. HOW 0: a counter; 1: cluster barriers; 2: polling the data itself, in memory that initially
+// holds NOT_YET; 3: no barrier; one block follows a chain of addresses, each a round trip to L2.
 enum { SIZE = 512, FIRST = 64 };
 KERNEL
 {

@@ -1,10 +1,10 @@
-// A product whose warps divide K: partial sums of eight warps are added in order, so K alone decides the order of
+// A product whose warps divide K: the partial sums of eight warps are added in order, so only K determines the order of
 // additions. Macros: R rows and K columns of a block's weights, KC of them copied at a time, to one of BUFFERS; KIND, RT, VT;
-// LV and UNROLL of float32.
+// LV and UNROLL for float32.
 //
 // KIND 0: float32. Weights are in shared memory, a lane owns RT x VT results: LV lanes for vectors, the others for rows.
 // KIND 1, 2, 3: bf16, tf32, 3xtf32 on tensor cores. Weights are fragments in registers; a warp has RT x 16 rows, VT x 8 vectors.
-enum { CHUNKS = K / KC, KW = KC / WARPS };  // KC columns are copied at a time, KW are a warp's
+enum { CHUNKS = K / KC, KW = KC / WARPS };  // KC columns are copied at a time, KW of them for each warp
 #if KIND == 0
 enum { LR = 32 / LV, V = LV * VT, ROWS = RT * LR, XS = KC + 4, WS = K + 4, HELD = ROWS * WS, AT_ONCE = 1 };
 struct Factors {
@@ -131,7 +131,7 @@ DEV float* staged(int k) { return shared_memory() + HELD + k % BUFFERS * (V * XS
 DEV float* partial() { return shared_memory() + HELD + BUFFERS * V * XS; }
 DEV float* behind_partial() { return partial() + WARPS * ROWS * V; }
 
-// Start copying the k-th chunk of all: V consecutive vectors, then the next V.
+// Start copying the k-th chunk of all vectors: V consecutive vectors, then the next V.
 template <class From> DEV void stage(From from, int k, int n)
 {
     const int row = k / CHUNKS * V;

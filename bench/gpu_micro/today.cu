@@ -103,7 +103,7 @@ DEV void held_matvec(const Launch& p, const float (&w)[R * C], int n, float* out
 {
     const Pieces pieces = {p, n};
     float* sums = shared_memory() + 2 * PASS * STAGE;
-    const int step = ROWS < THREADS && n > 2 ? THREADS / ROWS : 2;  // vectors finished at the same time
+    const int step = ROWS < THREADS && n > 2 ? THREADS / ROWS : 2;  // vectors finished together
     unsigned found = pieces.look_up(0);
     int row = 0, there = 0;
     VP_ROLLED for (int k = 0; true; k++) {

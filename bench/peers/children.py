@@ -12,7 +12,7 @@ Arrays = dict[str, NDArray[np.float32]]
 
 
 def _whole(names: Iterable[str]) -> dict[str, list[str]]:
-    """Group names by the parameter they are parts of, in order; a name that is no part stands alone."""
+    """Group the names that are parts of one parameter, in order; other names form groups of one."""
     known, found = set(names), dict[str, list[str]]()
     for name in names:
         numbered = re.fullmatch(r"(.+)_\d+", name)
@@ -21,7 +21,7 @@ def _whole(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def joined(arrays: Arrays) -> Arrays:
-    """Join parts of parameters, as peers need them."""
+    """Join the parts of parameters, as the peers need them."""
     return {
         whole: np.concatenate([arrays[part] for part in parts], -1) if len(parts) > 1 else arrays[parts[0]]
         for whole, parts in _whole(arrays).items()
@@ -29,7 +29,7 @@ def joined(arrays: Arrays) -> Arrays:
 
 
 def parted(arrays: Mapping[str, NDArray[np.float32]], names: Iterable[str]) -> Arrays:
-    """Split the arrays that `joined` put together by these names; leave others as they are."""
+    """Split the arrays that `joined` put together by these names; leave other arrays unchanged."""
     parts_of, found = _whole(list(names)), Arrays()
     for whole, array in arrays.items():
         parts = parts_of.get(whole, [whole])

@@ -19,8 +19,8 @@ from peers.dynet_treelstm import MEGABYTE, DynetTrees, Pools
 
 def pools_for(nodes: int, weights: Mapping[str, NDArray[np.float32]], models: int) -> Pools:
     """Return pools for mini-batches of up to `nodes` nodes; this process trains `models` models in sequence."""
-    # In rows of `hidden` floats per node: half a row of embeddings, half each of products and of h, and as much for
-    # copies that join the two children of many nodes; the same amount for backward.
+    # In rows of `hidden` floats per node: half a row each for embeddings, products and h, and as much for copies that
+    # join the two children of many nodes; the same amount for backward.
     row = nodes * weights["Wo"].shape[1] * 4
     graph_weights = sum(array.nbytes for name, array in weights.items() if name != "words")
     stored = models * 2 * sum(array.nbytes for array in weights.values())

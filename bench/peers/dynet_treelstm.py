@@ -1,12 +1,12 @@
-"""Peer: the binary Tree-LSTM in DyNet, whose C++ core batches the operations of all trees of a mini-batch by itself.
+"""Peer: the binary Tree-LSTM in DyNet, whose C++ core automatically batches operations across a mini-batch's trees.
 
 The program uses DyNet as intended: expressions for one node at a time, and automatic batching. It is fast because:
 
-- Matrices are split by gate and child, which saves cutting and concatenating vectors and was 5 % faster. For
-  mini-batches of one or two, one product with the whole matrix was 20 % faster.
+- Matrices are split by gate and child, which avoids splitting and concatenating vectors and was 5 % faster. For
+  mini-batches of one or two trees, one product with the whole matrix was 20 % faster.
 - One product computes the losses of all nodes (`concatenate_to_batch`).
-- Memory pools fit the largest mini-batch from the start: otherwise DyNet clears all of them, and it cannot enlarge
-  them under automatic batching.
+- Memory pools are sized for the largest mini-batch from the start: otherwise DyNet clears all of them, and it cannot
+  enlarge them under automatic batching.
 - Updates of the embedding are sparse (the default), gradients are not clipped (not the default).
 
 DyNet computes on one thread, regardless of the other contenders.
@@ -46,7 +46,7 @@ class Pools(NamedTuple):
             models: number of models trained in this process, one after the other: DyNet does not reuse their memory.
         """
         # In rows of `hidden` floats per node: results of the expressions, and copies that join arguments. 128 sentences
-        # of the Stanford Sentiment Treebank take 21 rows forward and 16 backward. Matrices are copied, too.
+        # of the Stanford Sentiment Treebank take 21 rows forward and 16 backward. Matrices are also copied.
         row = nodes * weights["Wo"].shape[1] * 4
         graph_weights = sum(array.nbytes for name, array in weights.items() if name != "words")
         copies = 4 if optimizer == "adam" else 2  # values, gradients, moments
@@ -56,7 +56,7 @@ class Pools(NamedTuple):
 
 
 def import_dynet(pools: Pools, autobatch: int) -> Any:
-    """Start DyNet with these settings, which hold for the process.
+    """Start DyNet with these settings, which apply to the whole process.
 
     Raises ImportError if it is not installed.
     """
@@ -142,7 +142,7 @@ class DynetTreeLstm(DynetTrees):
         self._train_with(optimizer, lr)
 
     def _gates(self, n: int, whole: bool) -> list[slice]:
-        """Return the rows that are multiplied together: those of each of n gates, or all."""
+        """Return the rows that are multiplied together: the rows of each of n gates, or all rows."""
         return [slice(None)] if whole else [slice(k * self.hidden, (k + 1) * self.hidden) for k in range(n)]
 
     @staticmethod

@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_STAGES = 4  # pinned buffers, so that the host can be steps ahead of the device
+_STAGES = 4  # number of pinned buffers: the host can be steps ahead of the device
 _CYCLES = 2e9  # GPU cycles per second, approximately
 _LONGEST_SLEEP = 0.05  # seconds
 
 
 def configure(device: str, tf32: bool) -> None:
     """Allow or forbid tensor cores with ten bits of mantissa for float32 products; PyTorch's default is off for
-    products and on for cuDNN. CPU runs, which only check programs, use one thread: two are slow on a busy machine."""
+    products and on for cuDNN. CPU runs only check programs and use one thread: two are slow on a busy machine."""
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.allow_tf32 = tf32
     if device == "cpu":
@@ -26,7 +26,7 @@ def configure(device: str, tf32: bool) -> None:
 
 
 def describe(device: str) -> dict[str, object]:
-    """Return the facts that figures of a device depend on, for the lines of a bench."""
+    """Return the facts that a device's figures depend on, for a bench's lines."""
     if device == "cpu":
         return {"name": "cpu", "threads": torch.get_num_threads()}
     properties = torch.cuda.get_device_properties(0)
@@ -38,7 +38,7 @@ def describe(device: str) -> dict[str, object]:
 
 
 class Uploader:
-    """Copies the integers of a step to the device in one go, without waiting: from pinned memory, buffers in turn."""
+    """Copies a step's integers to the device in one go, without waiting: from pinned memory, with buffers in turn."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -46,7 +46,7 @@ class Uploader:
         self._next = 0
 
     def __call__(self, parts: Sequence[NDArray[np.int64]], to: Tensor | None = None) -> Tensor:
-        """Return the concatenated parts on the device: a new tensor, or in `to`, which may be longer."""
+        """Return the concatenated parts on the device: in a new tensor, or in `to`, which may be longer."""
         length = sum(map(len, parts))
         if self._device.type == "cpu":
             joined = torch.from_numpy(np.concatenate(parts))
@@ -72,7 +72,7 @@ class Uploader:
 
 class Losses:
     """Copies the losses of steps to the host. Each is read when its place is reused, steps later: the host waits only
-    if the device is behind by that many steps.
+    if the device is that many steps behind.
 
     Attributes:
         read: the last loss read this way.
@@ -86,7 +86,7 @@ class Losses:
         self.read = math.nan
 
     def put(self, loss: Tensor) -> None:
-        """Put the loss of the latest step."""
+        """Store the latest step's loss."""
         self._latest = (self._latest + 1) % _STAGES
         self.read = self.latest()
         self._places[self._latest].copy_(loss, non_blocking=True)
@@ -102,8 +102,8 @@ class Losses:
 
 def kernel_seconds(step: Callable[[], None], host: float) -> float:
     """Return a step's GPU seconds, from the first to the last item that it puts into the stream. The GPU sleeps until
-    all of them are there, and so never waits for the host. Two exceptions: the host takes longer than _LONGEST_SLEEP,
-    or there are more launches than the driver's queue holds, about a thousand.
+    all of them are there, so it never waits for the host, unless the host takes longer than _LONGEST_SLEEP or there are
+    more launches than the driver's queue can hold (about a thousand).
 
     Args:
         host: the host's seconds for a step.
@@ -139,7 +139,7 @@ class Captured:
             self._result = function()
 
     def __call__(self) -> Tensor:
-        """Run it; the next call overwrites the result."""
+        """Run the function; the next call overwrites the result."""
         if self._graph is None:
             return self._function()
         self._graph.replay()

@@ -2,7 +2,7 @@
 
 cuDNN gets sequences of different lengths packed, so that nothing is padded. If all have the same length, a CUDA graph
 ("graph") can capture a step: forward, backward and update. Word vectors are gathered once and updated by one index_add.
-The second bias of torch.nn.LSTM stays zero and is not trained, as the model has one bias.
+torch.nn.LSTM's second bias is zero and not trained, as the model has one bias.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from peers.torch_gpu import Captured, Losses, Uploader
 
 
 def pack(batch: Sequence[Tokens]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return words and labels by time, longest sequence first, and the number of sequences at each time."""
+    """Return the words and labels by time, longest sequence first, and the number of sequences at each time."""
     batch = sorted(batch, key=lambda tokens: -len(tokens.words))
     lengths = np.array([len(tokens.words) for tokens in batch])
     present = np.arange(lengths[0])[:, None] < lengths
@@ -99,4 +99,4 @@ class TorchLstm:
         return self._losses.latest()
 
     def close(self) -> None:
-        """Do nothing: nothing to release."""
+        """Do nothing: there is nothing to release."""

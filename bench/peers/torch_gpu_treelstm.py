@@ -2,14 +2,14 @@
 
 Four programs with one interface:
 
-- "pernode": a node at a time, as define-by-run programs are written; autograd does the backward.
+- "pernode": one node at a time, as define-by-run programs are written; autograd does the backward.
 - "autograd": batched by level over the whole mini-batch, a product per level; autograd does the backward.
-- "manual": batched by level with a backward by hand, which needs a third of the kernels. The elementwise part of a
+- "manual": batched by level with a hand-written backward, which needs a third of the kernels. The elementwise part of a
   level is one function, compiled by torch.compile on request.
 - "graphs": "manual" captured into CUDA graphs, replayed: the host only fills in indices. A captured graph has fixed
-  sizes, so mini-batches share a graph by their number of levels, rounded up to a multiple of 4. Every level is padded
-  to the largest of all mini-batches of the run that share it, rounded up to a multiple of 8. A program that sees its
-  data for the first time could not know these sizes. `padding` is rows computed over rows needed.
+  sizes, so mini-batches with the same number of levels, rounded up to a multiple of 4, share a graph. Every level is
+  padded to its largest size in the run's mini-batches that share it, rounded up to a multiple of 8. A program that sees
+  its data for the first time could not know these sizes. `padding` is rows computed over rows needed.
 
 In all of them products are fused over gates and children, word vectors are gathered once and updated by one index_add,
 and nothing in a step waits for the device. In bf16 the first two run under autocast; the others store as autocast
@@ -44,7 +44,7 @@ class _GpuTreeLstm:
     def __init__(self, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str, bf16: bool) -> None:
         self.device, self.lr = torch.device(device), lr
         self.weights = {name: torch.tensor(array, device=self.device) for name, array in weights.items()}
-        self.dtype = torch.bfloat16 if bf16 else torch.float32  # of products
+        self.dtype = torch.bfloat16 if bf16 else torch.float32  # for products
         self.hidden = weights["Wo"].shape[1]
         self._upload = Uploader(self.device)
         self._losses = Losses(self.device)
@@ -57,7 +57,7 @@ class _GpuTreeLstm:
         return self._losses.latest()
 
     def close(self) -> None:
-        """Do nothing: nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 class _AutogradTreeLstm(_GpuTreeLstm):
@@ -136,7 +136,7 @@ class Autograd(_AutogradTreeLstm):
 
 
 class Nodes(NamedTuple):
-    """A tree of n nodes in post-order. Made once per tree, as a data loader would, outside the timing."""
+    """A tree with n nodes in post-order. Made once per tree, as a data loader would, outside the timing."""
 
     heights: NDArray[np.int64]
     words: NDArray[np.int64]  # -1: inner node
@@ -147,8 +147,8 @@ class Nodes(NamedTuple):
 class Layout(NamedTuple):
     """A mini-batch by levels counted from the leaves: the number of rows of each, and the integers of the step.
 
-    integers: words of the leaves; labels of all rows, -1 in padding; rows of the children of inner nodes, pair by pair;
-    place of every row in those pairs, one past their end for roots and padding; number of trees.
+    integers: words of the leaves; labels of all rows, -1 in padding; rows of inner nodes' children, pair by pair; place
+    of every row in those pairs, one past their end for roots and padding; number of trees.
     """
 
     sizes: list[int]
@@ -189,7 +189,7 @@ def lay_out(batch: Sequence[Nodes], capacity: Sequence[int] | None = None) -> La
 
 
 class Manual(_GpuTreeLstm):
-    """Levels counted from the leaves, with a backward by hand. Each level is contiguous; children are found by
+    """Levels counted from the leaves, with a hand-written backward. Each level is contiguous; children are looked up by
     index."""
 
     def __init__(
@@ -197,8 +197,8 @@ class Manual(_GpuTreeLstm):
     ) -> None:
         super().__init__(weights, lr, device, bf16)
         if compiled:
-            # Views are compiled for the tensors they belong to, more often than the default allows. Beyond the limit
-            # functions would run uncompiled without any notice.
+            # Views are compiled for the tensors they belong to, more often than the default limit allows. Beyond the
+            # limit, functions would silently run uncompiled.
             torch._dynamo.config.recompile_limit = 64
             torch._dynamo.config.fail_on_recompile_limit_hit = True
         cells = _leaf_forward, _leaf_backward, _inner_forward, _inner_backward
@@ -245,11 +245,11 @@ class Manual(_GpuTreeLstm):
             torch.addmm(w["bU"], flat_h[node], w["U"].t(), out=gates[node])
             inner_forward(gates[node], flat_c[node], c[own], h[own])
         log_p = F.log_softmax(torch.addmm(w["bo"], h, w["Wo"].t()).float(), 1)
-        scale = (labels >= 0) / trees  # factor of a row's loss: 0 in padding
+        scale = (labels >= 0) / trees  # factor for a row's loss: 0 in padding
         labels = labels.clamp(min=0)[:, None]
         loss = -(log_p.gather(1, labels)[:, 0] * scale).sum()
 
-        # Backward, top level first: the gradients of children lie pair by pair, too, followed by a row of zeros.
+        # Backward, top level first: the children's gradients are also stored pair by pair, followed by a row of zeros.
         d_logits = log_p.exp_()
         d_logits.scatter_add_(1, labels, d_logits.new_full((), -1.0).expand(rows, 1)).mul_(scale[:, None])
         d_logits = d_logits.to(self.dtype)
@@ -307,7 +307,7 @@ class Graphs(Manual):
         self.padding = computed / needed
         for key, capacity in self._capacities.items():
             rows, leaves = sum(capacity), capacity[0]
-            # Padding alone: labels are -1, so that warm-up runs change no weight.
+            # Only padding: labels are -1, so that warm-up runs change no weight.
             places = np.full(rows, 2 * (rows - leaves))
             nothing = [np.zeros(leaves, np.int64), np.full(rows, -1), np.zeros(2 * (rows - leaves), np.int64), places]
             integers = self._upload([*nothing, np.ones(1, np.int64)])
@@ -326,7 +326,7 @@ def _rounded(number: int, step: int) -> int:
     return -(-number // step) * step
 
 
-# ---- elementwise parts of a level, each a single kernel if compiled; the last arguments are results
+# ---- elementwise parts of a level, each a single kernel if compiled; the last arguments receive results
 
 
 def _leaf_forward(gates: Tensor, c: Tensor, h: Tensor) -> None:
@@ -371,7 +371,7 @@ def _inner_backward(
 def make(
     mode: str, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str, compiled: bool, bf16: bool
 ) -> PerNode | Autograd | Manual:
-    """Return the program of one of MODES, starting from a copy of the weights."""
+    """Return the program for one of MODES, starting from a copy of the weights."""
     if mode == "pernode":
         return PerNode(weights, lr, device, bf16)
     if mode == "autograd":

@@ -2,11 +2,11 @@
 
 Two programs with the interface and the numbering of `torch_treelstm.py`: nodes are numbered breadth-first over the
 whole batch, so that the children of a level are, pair by pair, the rows of the next one. Trees come as data with their
-nodes in any order, and are sorted into levels. The programs rely on one fact: complete trees have leaves on their last
-level only. So every level is a slice, and only the embeddings are gathered or scattered.
+nodes in any order, and are sorted into levels. In complete trees all leaves are on the last level. So every level is a
+slice, and only the embeddings are gathered or scattered.
 
 - "autograd": one product per level, autograd does the backward;
-- "manual": the backward by hand, in place; one product for all weight gradients, which adds straight into the weights.
+- "manual": a hand-written backward, in place; one product for all weight gradients adds straight into the weights.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TorchTreeFc(LevelBatched):
         w = self.weights
         hidden = w["Wo"].shape[1]
         batch, inner, rows = s.rows[1], s.inner[-1], s.rows[-1]
-        levels = list(zip(s.rows[:-2], s.rows[1:-1], s.rows[2:], strict=True))  # own rows, then the children's rows
+        levels = list(zip(s.rows[:-2], s.rows[1:-1], s.rows[2:], strict=True))  # rows of a level, then of its children
         W_t = self._transposed(inner)
 
         h = torch.empty(rows, hidden)

@@ -3,12 +3,12 @@
 Three programs with one interface:
 
 - "autograd": a good engineer's first version. One fused product per level, autograd does the backward.
-- "manual": the engineer's fast version. The backward is by hand: one product per level for the activations' gradients,
-  one product per matrix for all weight gradients; with SGD that product adds straight into the weights.
-- "manual-distinct": "manual" that also computes once what leaves of one word share, as `graph.map(distinct=True)` does.
+- "manual": the engineer's fast version. The backward is hand-written: one product per level for the activations'
+  gradients, one product per matrix for all weight gradients; with SGD that product adds straight into the weights.
+- "manual-distinct": "manual", but each word's leaf is computed only once, as `graph.map(distinct=True)` does.
 
-In bf16 products run under autocast. Under autocast PyTorch keeps float32 for products in place or into existing memory,
-so the programs compute the product first.
+In bf16 products run under autocast. Under autocast PyTorch uses float32 for products that are in place or write to
+existing memory, so the programs compute the product first.
 
 All number the nodes breadth-first over the whole batch. The children of a level are then, pair by pair, exactly the
 rows of the next level: `h[next level].view(-1, 2 * H)` *is* concat(h_left, h_right), with no copy and no index.
@@ -40,21 +40,21 @@ class PreparedTree(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A mini-batch by levels, roots first. Rows number all nodes level by level; inner nodes have a second numbering.
+    """A mini-batch by levels, roots first. Rows are numbered level by level; inner nodes have a second numbering.
 
-    Level d owns rows[d]:rows[d + 1] and inner nodes inner[d]:inner[d + 1], whose children are level d + 1.
+    Level d is rows[d]:rows[d + 1]; its inner nodes are inner[d]:inner[d + 1], and their children are level d + 1.
     """
 
     rows: list[int]
     inner: list[int]
-    inner_rows: Tensor  # row of each inner node
-    leaf_rows: Tensor  # row of each leaf
+    inner_rows: Tensor  # each inner node's row
+    leaf_rows: Tensor  # each leaf's row
     words: Tensor  # of the leaves
     labels: Tensor  # of all rows
 
     @classmethod
     def of(cls, trees: Sequence[PreparedTree]) -> Schedule:
-        """Merge the trees. Trees keep their order inside a level, so the children of a level stay pair by pair."""
+        """Merge the trees. Trees keep their order inside a level, so a level's children remain pair by pair."""
         depths, words, labels = (np.concatenate(column) for column in zip(*trees, strict=True))
         order = np.argsort(depths, kind="stable")
         words = words[order]
@@ -72,7 +72,7 @@ class Schedule:
         )
 
     def row_order(self) -> NDArray[np.int64]:
-        """Return the place of each row in "inner nodes of its level, then leaves of its level"."""
+        """Return each row's position in the order "inner nodes of its level, then leaves of its level"."""
         rows, inner = np.array(self.rows), np.array(self.inner)
         leaf = rows - inner
         order = np.empty(rows[-1], np.int64)
@@ -107,7 +107,7 @@ class LevelBatched(ABC):
         if mode.startswith("manual"):  # gradients are written in place
             for weight in dense:
                 weight.grad = torch.zeros_like(weight)
-        # Rows of the embedding that a batch does not use stay as they are, moments included, as in vpps.
+        # Embedding rows that a batch does not use are not changed, nor are their moments, as in vpps.
         self.optimizers: list[torch.optim.Optimizer]
         if optimizer == "sgd":
             self.optimizers = [torch.optim.SGD(dense, lr=lr, fused=True), torch.optim.SGD([words], lr=lr)]
@@ -157,14 +157,14 @@ class LevelBatched(ABC):
 
     @abstractmethod
     def _manual_step(self, s: Schedule) -> None:
-        """Run forward, a backward by hand, and the update."""
+        """Run forward, a hand-written backward, and the update."""
 
     def _transposed(self, inner: int) -> Tensor:
         """Call `transposed` on the recurrent matrix."""
         return transposed(self.weights[self.recurrent], inner, self._copy)
 
     def _update(self, matrix: str, bias: str, d_out: Tensor, x: Tensor) -> None:
-        """Compute weight gradients of out = x @ matrix.T + bias: applied at once for SGD, left in .grad for Adam."""
+        """Compute weight gradients of out = x @ matrix.T + bias: applied at once for SGD, stored in .grad for Adam."""
         m, b = self.weights[matrix], self.weights[bias]
         if self.optimizer == "sgd":
             if self.precision == "bf16":
@@ -184,17 +184,17 @@ class LevelBatched(ABC):
         return self._loss.item()
 
     def close(self) -> None:  # noqa: B027
-        """Do nothing: nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 def transposed(matrix: Tensor, inner: int, copy: Tensor) -> Tensor:
-    """Return the transposed recurrent matrix for that many inner nodes. MKL multiplies 16 to 64 rows by a plain matrix
-    up to twice as fast as by a transposed one; copying the matrix costs a few such products."""
+    """Return the transposed recurrent matrix, in the best layout for that many inner nodes. MKL multiplies 16 to 64
+    rows by a plain matrix up to twice as fast as by a transposed one; copying the matrix costs a few such products."""
     return copy.copy_(matrix.t()) if inner > 200 else matrix.t()
 
 
 def forward_by_level(w: Mapping[str, Tensor], x: Tensor, s: Schedule, row_order: Tensor) -> Tensor:
-    """Return logits of all rows, from the arguments of `states_by_level`; autograd does the backward."""
+    """Return the logits of all rows, from the arguments of `states_by_level`; autograd does the backward."""
     return F.linear(states_by_level(w, x, s, row_order), w["Wo"], w["bo"])
 
 
@@ -210,7 +210,7 @@ def states_by_level(w: Mapping[str, Tensor], x: Tensor, s: Schedule, row_order: 
     i, o = torch.sigmoid(gates[:, : 2 * hidden]).chunk(2, 1)
     leaf_c = i * torch.tanh(gates[:, 2 * hidden :])
     leaf_h = o * torch.tanh(leaf_c)
-    # Each level is its inner nodes, then its leaves; one index brings them into row order.
+    # Each level has its inner nodes first, then its leaves; one index operation brings them into row order.
     sizes = np.diff(s.rows).tolist()
     leaves = (np.diff(s.rows) - np.diff(s.inner)).tolist()
     leaf_cs, leaf_hs = leaf_c.split(leaves), leaf_h.split(leaves)
@@ -271,12 +271,12 @@ class TorchTreeLstm(LevelBatched):
 
 
 class TreeLayer:
-    """The states of a mini-batch's trees with a backward by hand, which leaves the last products to the caller.
+    """The states of a mini-batch's trees, with a hand-written backward that leaves the last products to the caller.
 
     Attributes:
         h: (rows, H), the layer's result.
         children_h: (inner nodes, 2 H), the vectors that U multiplies; a view of h.
-        d_leaf_gates, d_gates: after `backward`, gradients by W x + b (leaves, 3 H) and U children_h + bU.
+        d_leaf_gates, d_gates: after `backward`, gradients with respect to W x + b (leaves, 3 H) and U children_h + bU.
     """
 
     d_leaf_gates: Tensor
@@ -285,7 +285,7 @@ class TreeLayer:
     def __init__(
         self, w: Mapping[str, Tensor], x: Tensor, s: Schedule, U_t: Tensor, leaf_of: Tensor | None = None
     ) -> None:
-        """Run forward. Activated gates are kept for the backward.
+        """Run forward. Activated gates are kept for backward.
 
         Args:
             x: (leaves, embedding).
@@ -328,8 +328,8 @@ class TreeLayer:
         self.leaf_gates, self.leaf_tanh_c, self.gates, self.tanh_c = leaf_gates, leaf_tanh_c, gates, tanh_c
 
     def backward(self, d_h: Tensor) -> None:
-        """Run backward from the gradient by h, which is overwritten: roots first. Every child has one parent, which
-        writes (c) or adds to (h) its row of the gradient."""
+        """Run backward, roots first, from the gradient with respect to h, which is overwritten. Every child has one
+        parent, which writes (c) or adds to (h) the child's row of the gradient."""
         s, hidden, gates = self.s, self.hidden, self.gates
         batch = s.rows[1]
         d_c = torch.empty_like(d_h)
@@ -356,8 +356,8 @@ class TreeLayer:
         self.d_leaf_gates = leaf_d_gates.view(-1, 3 * hidden)
 
     def _levels(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
-        """Split tensors with a row per inner node by level, roots first: cheaper than slicing inside the loops."""
-        sizes = np.diff(self.s.inner)[:-1].tolist()  # inner nodes of each level that has any
+        """Split tensors that have a row per inner node by level, roots first: cheaper than slicing inside the loops."""
+        sizes = np.diff(self.s.inner)[:-1].tolist()  # number of inner nodes in each level that has any
         return list(zip(*(t.split(sizes) for t in tensors), strict=True))
 
 
@@ -376,7 +376,7 @@ def _local_gradients(gates: Tensor, children_c: Tensor | None, tanh_c: Tensor) -
 
 
 def _chain(local: Tensor, d_c: Tensor, d_h: Tensor) -> None:
-    """Turn local gradients into gradients of the loss by the gates, in place."""
+    """Turn local gradients into the loss's gradients with respect to the gates, in place."""
     local[:, :-2].mul_(d_c[:, None])
     local[:, -2].mul_(d_h)
     local[:, -1].mul_(d_c)

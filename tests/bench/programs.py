@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_bench(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a bench to its end; returns it with any exit status."""
+    """Run a bench to its end; returns the result, whatever the exit status."""
     command = [sys.executable, str(ROOT / "bench" / program), *arguments]
     environment = {**os.environ, "VPPS_VERIFY": "0"}  # users do not verify
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)

@@ -31,7 +31,7 @@ def lattices() -> GraphSet:
 
 TREE = GraphSet([3], np.array([[-1, -1], [-1, -1], [0, 1]]), kind=[0, 0, 1], kinds=("leaf", "inner"))
 # Two characters, a word from the beginning that ends with the second, and a third character.
-ENDS = [0, 1, 2, 4, 5], [-1, -1, 0, 1, 2]  # of a character, the word, the character with it, a character
+ENDS = [0, 1, 2, 4, 5], [-1, -1, 0, 1, 2]  # of: character, word, the character that ends it, character
 LATTICE = GraphSet([4], ENDS, kind=[0, 1, 0, 0], kinds=("character", "word"))
 CHAIN = GraphSet([2], np.array([[-1], [0]]))
 PAIR = GraphSet([2], np.array([[-1], [0]]), kind=[0, 1], kinds=("source", "target"))
@@ -70,7 +70,7 @@ def test_trees_are_batched_at_the_bound_but_for_depth_and_agenda(trees: GraphSet
     assert by("sufficient")(graph).batches == bound
     assert within(lambda part: by_depth)(graph).batches == bound
     assert learner.parts(encodings()["fsm-sort"])(graph) == (bound, by_depth(graph).stages, 0)
-    assert by_depth(graph).batches > 1.5 * bound  # outputs of every level are a batch of their own
+    assert by_depth(graph).batches > 1.5 * bound  # each level's outputs are a separate batch
     assert by("agenda")(graph).batches > bound
 
 
@@ -83,4 +83,4 @@ def test_a_machine_is_learned_once_and_counts_what_it_does_not_know(lattices: Gr
     assert found == learner.whole(encoding)(graph)
     assert len(learner.learned) == 1
     assert lower_bound(graph) <= found.batches
-    assert found.unseen > 0  # a larger graph, after so few trials
+    assert found.unseen > 0  # the graph is larger, and trials were few

@@ -1,4 +1,4 @@
-"""Every bench runs at a small scale and prints its lines; tables and figures can be made of them."""
+"""Every bench runs at a small scale and prints its lines; tables and figures can be made from them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ BENCHES: list[tuple[str, int, list[str], Any]] = [
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return data sets of a few sentences; they include a sentence of one word and a chain."""
+    """Return data sets with a few sentences, including a one-word sentence and a chain."""
     folder, rng = tmp_path_factory.mktemp("data"), random.Random(3)
     (folder / "trees.txt").write_text("\n".join(brackets(rng, rng.randrange(2, 12)) for _ in range(12)))
     odd = [brackets(rng, leaves) for leaves in (1, 2, 9, 5, 3, 12)] + [brackets(rng, 10, chain=True)]

@@ -1,4 +1,4 @@
-"""The GPU check without a GPU: steps that fail, hang, or exceed the remaining time. Ending the check loses nothing."""
+"""The GPU check without a GPU: steps that fail, hang, or exceed the remaining time. Nothing is lost if it is ended."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def ends(lines: list[dict[str, Any]]) -> dict[str, str]:
-    """Return states of all steps but the first one."""
+    """Return the states of all steps but the first."""
     return {
         line["step_name"]: line["state"]
         for line in lines
@@ -109,7 +109,7 @@ time.sleep(60)
     assert "no such thing" in summary.splitlines()[1]
     assert "bad: no such thing" in (tmp_path / "out" / record.LOG).read_text()
     limit = time.monotonic() + 50
-    while is_running(int(pid.read_text())):  # a busy system takes a moment to end it
+    while is_running(int(pid.read_text())):  # on a busy system, ending takes a moment
         assert time.monotonic() < limit
         time.sleep(0.01)
 
@@ -169,7 +169,7 @@ sys.exit(check.main(["--out", {out!r}, "--cache", {out!r}]))
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_check_that_is_ended_loses_nothing(call: Any, tmp_path: Path, number: signal.Signals) -> None:
-    """A truncated line does not disturb the continuing run, either."""
+    """A truncated line does not disturb the continuing run either."""
     out = tmp_path / "stopped"
     values = {"bench": str(ROOT / "bench"), "versions": FIRST.command[2], "code": ONE + FOREVER, "out": str(out)}
     process = subprocess.Popen([sys.executable, "-c", DRIVER.format(**values)], stderr=subprocess.DEVNULL)

@@ -34,13 +34,13 @@ Program = tuple[vpps.Model, Example, Any]
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Program]:
-    """Return a factory of `gpu_cost.cases.Case` with its model and batch, by precision and place of the weights."""
+    """Return a factory of `gpu_cost.cases.Case` with its model and batch, by precision and location of the weights."""
     from gpu_cost.cases import planned
 
     @cache
     def made(kind: str) -> Program:
         hidden = HIDDEN if kind in PRECISIONS else 24
-        model, example = tree_lstm(hidden, embedding=hidden, seed=152)  # a seed away from ties of bf16
+        model, example = tree_lstm(hidden, embedding=hidden, seed=152)  # a seed without near ties in bf16
         folder = tmp_path_factory.mktemp("gpu_cost")
         options: dict[str, Any] = {"precision": kind} if kind in PRECISIONS else {}
         with pytest.MonkeyPatch.context() as patch:
@@ -60,7 +60,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Program
 @needs_nvrtc
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_training_step_in_machine_code_follows_the_reference(program: Callable[[str], Program], kind: str) -> None:
-    """All blocks, from the loads to the update: no matrix in registers may be overwritten, no instruction misread."""
+    """Runs all blocks, from loads to update: no matrix in registers may be overwritten, no instruction misread."""
     from gpu_cost.cases import LINE_WORDS, memory_of
     from gpu_cost.machine import BASE, Machine
 
@@ -72,7 +72,7 @@ def test_a_training_step_in_machine_code_follows_the_reference(program: Callable
     pool, counters = memory[addresses[0] :].view(np.float32), memory[addresses[2] :]
     pool[:] = 0
     pool[ONE] = 1
-    counters[: COUNTERS * LINE_WORDS] = 0  # every signal counts: blocks take turns at waits
+    counters[: COUNTERS * LINE_WORDS] = 0  # start at zero signals: blocks take turns at waits
     for p in model:
         parameters.store_weights(pool, p, model.numpy()[p.name])
     polls = {
@@ -97,7 +97,7 @@ def test_a_training_step_in_machine_code_follows_the_reference(program: Callable
     assert bool(on_tensor_cores) == (precision != "float32")
     reference = Reference(example[0], weights_of(model), precisions=Precisions.given(precision))
     gradients = reference.backward(example[1])
-    assert reference.nearest_tie > 1  # sums are of 16 terms
+    assert reference.nearest_tie > 1  # sums have 16 terms
     np.testing.assert_allclose(pool[plan.loss_slot], reference.value(example[1]), rtol=FORWARD_TOLERANCE)
     for p in model:
         weights, none = model.numpy()[p.name].astype(np.float64), np.zeros(p.shape)
@@ -116,7 +116,7 @@ def test_a_training_step_in_machine_code_follows_the_reference(program: Callable
 def test_counts_follow_from_code_and_script(
     program: Callable[[str], Program], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Barriers are those of the plan; every cycle is assigned to an instruction."""
+    """The barriers match the plan's; every cycle is assigned to an instruction."""
     from gpu_cost.executing import executed, slowest
     from gpu_cost.reporting import report, sums
     from gpu_cost.timing import Constants
@@ -153,7 +153,7 @@ def test_factors_follow_from_measurements() -> None:
     assert [fitted.remark(form) for form in ("Matvec", "Wait")] == ["", ""]
     assert fitted.remark("Tail") == "measured: 0.67 to 1.50 times this"
     assert fitted.remark("Guard") == "not measured"
-    assert calibration().skew > 0  # of the committed table
+    assert calibration().skew > 0  # in the committed table
     assert calibration().factors["Matvec"] > 1
 
 
@@ -162,7 +162,7 @@ def test_factors_follow_from_measurements() -> None:
 def test_the_model_stands_beside_timelines(
     program: Callable[[str], Program], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The model is compared with lines by form (the former format) and with a table of instructions."""
+    """Compares the model with lines by form (the former format) and with a table of instructions."""
     from gpu_cost.calibration import compare, measurements
     from gpu_cost.executing import executed
     from gpu_cost.timing import Constants
@@ -187,7 +187,7 @@ def test_the_model_stands_beside_timelines(
 
 @pytest.mark.host
 def test_the_batch_of_the_bench_is_a_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The case is the first trees of a file, trained by SGD."""
+    """The case consists of the first trees in a file, trained by SGD."""
     from gpu_cost import cases
 
     trees = tmp_path / "trees.txt"
@@ -256,7 +256,7 @@ def of_threads(code: str, words: np.ndarray[Any, Any], folder: Path) -> np.ndarr
 @needs_nvrtc
 @pytest.mark.parametrize("shape", MMA)
 def test_fragments_lie_as_the_ptx_isa_says(shape: str, tmp_path: Path) -> None:
-    """D = A B + C, every element, with whole numbers that BF16 represents; each warp has matrices of its own."""
+    """D = A B + C, every element, with whole numbers that BF16 represents; each warp has its own matrices."""
     size, kind = shape.split()
     depth, packed = int(size.split("k")[1]), 2 if kind == "bf16" else 1
     rng = np.random.default_rng(1)
@@ -291,7 +291,7 @@ def test_fragments_lie_as_the_ptx_isa_says(shape: str, tmp_path: Path) -> None:
 @pytest.mark.nvrtc
 @needs_nvrtc
 def test_a_wait_for_copies_leaves_the_newest_groups_under_way(tmp_path: Path) -> None:
-    """The first wait covers only the first group; the second group still takes time at the second wait."""
+    """The first wait covers only the first group; the second wait still has to wait for the second group."""
     from gpu_cost.machine import BASE, Machine
     from gpu_cost.machine_code import code_of
     from gpu_cost.timing import L2, Clock, Constants
@@ -325,7 +325,7 @@ def test_a_wait_for_copies_leaves_the_newest_groups_under_way(tmp_path: Path) ->
     "opcode, operands", [("HMMA.16816.F16", ("R0", "R4", "R8", "R0")), ("IADD3.WRAP", ("R0", "R1", "R2", "RZ"))]
 )
 def test_what_is_not_known_is_named(opcode: str, operands: tuple[str, ...]) -> None:
-    """The program ends at unknown code; it never goes on with a guess."""
+    """The program stops at unknown code; it never goes on with a guess."""
     from gpu_cost.machine import Machine, UnknownInstruction
     from gpu_cost.machine_code import Code, Instruction
 

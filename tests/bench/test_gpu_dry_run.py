@@ -1,7 +1,7 @@
 """All GPU code runs on a simulated GPU: every stage of gpu_check and every program at its smallest size, to the end. So
-no line runs for the first time on a real GPU, with its limited time.
+no line runs for the first time on a real GPU, where time is limited.
 
-A race or a missing fence that the emulator finds in a kernel fails the program. Times mean nothing here.
+If the emulator finds a race or a missing fence in a kernel, the program fails. Times mean nothing here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def dry_run(out: Path, only: str, *options: str, checkout: Path = ROOT, paths: s
         "PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, [str(checkout / IMAGINARY), paths])),
         "PATH": f"{checkout / STAND_INS / 'bin'}{os.pathsep}{os.environ['PATH']}",
     }  # fmt: skip
-    # Steps run as users run them, without the settings of these tests.
+    # Steps run as for users, without these tests' settings.
     own = {k: v for k, v in os.environ.items() if k == "VPPS_CACHE_DIR" or not k.startswith(("VPPS_", "PYTEST_"))}
     command = [checkout / "scripts/gpu_check", "--smallest", "--out", out, "--data", data, "--only", only, *options]
     done = subprocess.run(command, env=own | given, capture_output=True, text=True, check=False, cwd=out.parent)
@@ -50,7 +50,7 @@ def dry_run(out: Path, only: str, *options: str, checkout: Path = ROOT, paths: s
 
 
 def failures(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the end lines of failed steps."""
+    """Return the "end" lines of failed steps."""
     return [line for line in lines if line.get("event") == "end" and line["state"] != "ok"]
 
 
@@ -64,7 +64,7 @@ def plain_checkout(folder: Path) -> Path:
     return folder
 
 
-# A few stages; each has a process that reports the device.
+# A few stages; each starts a process that reports the device.
 PLAIN, TESTS = "contact", "tests"
 BESIDE_PYTORCH = "products,timelines,peers,precisions,sanitizer,endurance,long"
 CALLS = PLAIN, BESIDE_PYTORCH, TESTS
@@ -96,14 +96,14 @@ def test_tests_run_to_their_end(tmp_path: Path) -> None:
     assert failures(lines) == []
     assert_complete(lines, TESTS, harness.commit())
     outcomes = [line["outcome"] for line in lines if "test" in line]
-    torch = importlib.util.find_spec("torch") is not None  # one of them exchanges arrays with PyTorch
+    torch = importlib.util.find_spec("torch") is not None  # one of the tests exchanges arrays with PyTorch
     assert outcomes.count("passed") == len(outcomes) - (not torch)
     assert len(outcomes) >= 4
 
 
 @pytest.mark.simt
 def test_the_rest_runs_to_its_end_and_pytorch_up_to_the_first_call_that_needs_a_device(tmp_path: Path) -> None:
-    """A failure at that call keeps all earlier measurements."""
+    """If that call fails, all earlier measurements are kept."""
     lines = dry_run(tmp_path / "out", BESIDE_PYTORCH, paths=str(ROOT / STAND_INS / "python"))
     assert [line["stage"] for line in failures(lines)] == ["peers", "peers", "precisions"]
     assert_complete(lines, BESIDE_PYTORCH, harness.commit())

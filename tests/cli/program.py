@@ -15,7 +15,7 @@ EPOCH = re.compile(r"epoch (\d+)/\d+  loss (\d+\.\d{4}) per \w+((?:  [\w ]+ \d+\
 
 
 def vpps_train(name: str, *flags: str, **options: Any) -> tuple[int, str, str]:
-    """Return exit code, output and error output of a command."""
+    """Return a command's exit code, output and error output."""
     arguments = [name, *flags]
     for option, value in options.items():
         arguments += [f"--{option.replace('_', '-')}", str(value)]
@@ -26,7 +26,7 @@ def vpps_train(name: str, *flags: str, **options: Any) -> tuple[int, str, str]:
 
 
 class Epoch(NamedTuple):
-    """A line of output without the speed."""
+    """A line of output, without the speed."""
 
     number: int
     loss: float
@@ -34,7 +34,7 @@ class Epoch(NamedTuple):
 
 
 def epochs(name: str, *flags: str, **options: Any) -> list[Epoch]:
-    """Return the epochs of a run that succeeds, after its heading."""
+    """Return the epochs' lines, after the heading, of a run that must succeed."""
     code, out, err = vpps_train(name, *flags, **options)
     assert code == 0, err
     found = []
@@ -47,6 +47,6 @@ def epochs(name: str, *flags: str, **options: Any) -> list[Epoch]:
 
 
 def contents(checkpoint: Path) -> tuple[dict[str, str], dict[str, bytes]]:
-    """Return metadata, and the bytes of every array."""
+    """Return the metadata, and the bytes of every array."""
     with safe_open(checkpoint, framework="numpy") as file:
         return file.metadata(), {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118

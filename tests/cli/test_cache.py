@@ -102,7 +102,7 @@ class TestClear:
 
 @pytest.fixture
 def compiler(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install a fast compiler, whose output is no library."""
+    """Install a fast compiler whose output is not a library."""
     script = tmp_path / "compiler"
     script.write_text(
         "#!/bin/sh\n"

@@ -1,4 +1,4 @@
-"""`vpps-data`, in this process through Typer; in its own process if that matters."""
+"""`vpps-data`, in this process through Typer, or in a separate process where that matters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def vpps_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def process(*arguments: str, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the program in a process of its own."""
+    """Run the program in a separate process."""
     command = [sys.executable, "-c", before + MAIN, *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, timeout=120)
 

@@ -1,4 +1,4 @@
-"""`vpps-inspect`: every command on a small user network, in a pipe, on a terminal, and with bad input."""
+"""`vpps-inspect`: every command, on a small user network: in a pipe, on a terminal, and with bad input."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Profile = Callable[..., Result]
 
 @pytest.fixture
 def choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the path of the file of choices, which does not exist yet."""
+    """Return the path for the file of choices, which does not exist yet."""
     monkeypatch.setenv("VPPS_TUNING", str(tmp_path / "choices.json"))
     return tmp_path / "choices.json"
 
@@ -157,7 +157,7 @@ class TestBest:
         assert best_of([self.DEFAULT, Measured(Candidate(vps=3), [[0.1, 0.1]], "it spills")]) is self.DEFAULT
 
     def test_is_faster_in_most_turns(self) -> None:
-        """Luck in two turns does not make a candidate the best."""
+        """A candidate that was lucky in two turns is not chosen."""
         lucky = measured(1, 0.5, 0.5, 1.1, 10.0)
         assert lucky.seconds < self.DEFAULT.seconds
         assert best_of([self.DEFAULT, lucky]) is self.DEFAULT

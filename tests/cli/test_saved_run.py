@@ -1,4 +1,4 @@
-"""The record of a run beside its weights: restored options, the best model, conditions to continue."""
+"""The record of a run, saved with its weights: restored options, the best model, conditions to continue."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def train(*flags: str, **options: Any) -> list[Any]:
 
 
 def kept(checkpoint: Path) -> dict[str, Any]:
-    """Return a checkpoint's record of its run."""
+    """Return the record of the run in a checkpoint."""
     found: dict[str, Any] = json.loads(vpps.Model.load(checkpoint).metadata["vpps-train"])
     return found
 
@@ -145,11 +145,11 @@ class TestStopping:
         assert lines[-1] == f"no better dev score for 3 epochs: the best, 0.500, was epoch 2, kept in {best_of(run)}"
         assert kept(run)["epoch"] == 5
         assert kept(best_of(run))["epoch"] == 2
-        # The kept model is that of the best score.
+        # The model with the best score is kept.
         scores = iter([0.2, 0.5])
         train(epochs=2, checkpoint=run.with_name("two"))
         assert contents(best_of(run))[1] == contents(run.with_name("two"))[1]
-        # A user who continues is told, and may ask for more epochs.
+        # A user who continues is told so, and can ask for more epochs.
         code, out, _ = vpps_train("tree-lstm", "--resume", checkpoint=run)
         assert (code, out.splitlines()[1]) == (
             0, f"{run} has no better score since epoch 2 of 5: ask for more with --patience",
@@ -187,7 +187,7 @@ class TestRefusals:
         path.write_text("precious")
         code, _, err = vpps_train("tree-lstm", checkpoint=run)
         assert code == 2
-        said = "".join(err.split()).replace("│", "")  # its lines are wrapped anywhere, in a box
+        said = "".join(err.split()).replace("│", "")  # the text is wrapped at any place, in a box
         assert f"{name}exists:add--resumetocontinueit,ormoveitaway" in said
         assert path.read_text() == "precious"
 
@@ -241,7 +241,7 @@ class Depth(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSettings(TREE_LSTM.settings_type):
-    """Settings of all types, as in a user's task; one of them is an ordinary field."""
+    """Settings of all types, as in a user's task; one is an ordinary field."""
 
     depth: Depth = setting(Depth.FLAT, "An Enum that is no text.", shapes_model=True)
     vectors: Path | None = setting(None, "A path that the model depends on.", shapes_model=True)
@@ -250,7 +250,7 @@ class OwnSettings(TREE_LSTM.settings_type):
 
 
 class OwnTask(TREE_LSTM):
-    """Train a network of one's own."""
+    """Train a network written by a user."""
 
     name = "own"
     settings_type = OwnSettings
@@ -269,7 +269,7 @@ class TestOwnTask:
         assert trained(*small, *given).exit_code == 0
         before = kept(run)["settings"]
         assert (before["depth"], before["vectors"], before["layers"]) == ("deep", f"{run}.vectors", 3)
-        for epochs_, again in enumerate((given[1:2], given), start=2):  # as it was, not said and said again
+        for epochs_, again in enumerate((given[1:2], given), start=2):  # the options stay the same when repeated
             found = trained("--resume", f"--epochs={epochs_}", *again)
             assert found.exit_code == 0, found.output
             assert kept(run)["settings"] == before | {"epochs": epochs_}
@@ -289,14 +289,14 @@ class TestOwnTask:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the checkpoint of a one-epoch run; several tests read it."""
+    """Make a checkpoint of a one-epoch run, which several tests read."""
     path = tmp_path_factory.mktemp("forged") / "run"
     assert len(epochs("tree-lstm", epochs=1, limit=8, checkpoint=path, **SMALL)) == 1
     return path
 
 
 def forge(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
-    """Return a copy whose record of the run was changed, or replaced by a text; its checksum is right."""
+    """Return a copy in which the record of the run is changed or replaced by a text; the checksum is correct."""
     model = vpps.Model.load(checkpoint)
     run = json.loads(model.metadata["vpps-train"])
     text = change(run)
@@ -306,7 +306,7 @@ def forge(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
 
 
 class TestForged:
-    """A checkpoint's record of its run is checked on reading: an error of one sentence names the file."""
+    """The record of the run in a checkpoint is checked on reading: a one-sentence error names the file."""
 
     @pytest.mark.parametrize(
         "change",

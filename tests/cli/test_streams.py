@@ -23,7 +23,7 @@ RUN: dict[str, Any] = {"epochs": 2, "limit": 16, "hidden": 8, "embedding": 8, "t
 
 
 def in_a_shell(code: str, *arguments: str, redirected: str = "", **environment: str) -> tuple[int, str, str]:
-    """Return exit code, output and error output of a program."""
+    """Return a program's exit code, output and error output."""
     found = subprocess.run(
         ["/bin/sh", "-c", f'"$@" {redirected}', "sh", sys.executable, "-c", code, *arguments],
         capture_output=True, text=True, env={**os.environ, "VPPS_VERIFY": "0", **environment}, timeout=120,

@@ -1,4 +1,4 @@
-"""Every task of `vpps-train`, small, through its command: its messages and refusals, learning and resuming."""
+"""Every `vpps-train` task, at a small size, through the command: messages and refusals, learning and resuming."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from vpps.zoo.tasks import TASKS
 
 
 class Small(NamedTuple):
-    """A task so small that it is learned within seconds.
+    """A task small enough to be learned within seconds.
 
     Attributes:
         sizes: its settings, as options.
         training: options with which it beats any constant answer, on synthetic data.
         labels: column of the classes that it predicts.
-        malformed: a line that its reader refuses; None if it accepts any text.
-        files: contents of a folder of data.
+        malformed: a line that the task's reader refuses; None if it accepts any text.
+        files: contents of a data folder.
     """
 
     sizes: dict[str, Any]
@@ -126,7 +126,7 @@ def assert_refused(name: str, data: Path, message: str) -> None:
     assert code == 1
     assert out == ""
     assert all(line.startswith("vpps-train: ") for line in err.splitlines())
-    assert len(err.splitlines()) == 1 or "left out" in err  # each unreadable program is named in a line
+    assert len(err.splitlines()) == 1 or "left out" in err  # each unreadable program is named in its own line
     assert message in err
 
 

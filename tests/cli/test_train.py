@@ -1,4 +1,4 @@
-"""`vpps-train` on trees: usage, training, checkpoints. Tests of how it ends use a process of its own."""
+"""`vpps-train` on trees: usage, training, checkpoints. Tests of the program's end use a separate process."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class TestTraining:
         _, out, _ = run("--root-only", epochs=1, **SMALL)
         found = re.search(r"loss (\d+\.\d{4}) per tree  dev", out)
         assert found
-        assert float(found[1]) == pytest.approx(1.6, abs=0.2)  # ln 5: it has learned nothing yet
+        assert float(found[1]) == pytest.approx(1.6, abs=0.2)  # ln 5: nothing has been learned yet
 
     def test_seed_decides_the_run(self) -> None:
         first, again, other = (train(seed=seed) for seed in (1, 1, 2))
@@ -157,11 +157,11 @@ class TestTraining:
 class TestCheckpoint:
     @pytest.mark.parametrize("renamings", [2, 4], ids=["first epoch", "second epoch"])
     def test_run_killed_between_two_files_goes_on_as_an_uninterrupted_one(self, renamings: int, tmp_path: Path) -> None:
-        """The interruption leaves the files of an epoch half in place: of the first epoch, only the best model."""
+        """The interruption leaves an epoch's files half in place: of the first epoch, only the best model."""
         whole, parts = tmp_path / "whole", tmp_path / "parts"
         train(checkpoint=whole, epochs=2, lr=0.1)
         with safe_open(best_of(whole), framework="numpy") as file:
-            assert json.loads(file.metadata()["user.vpps-train"])["epoch"] == 2  # otherwise one file only
+            assert json.loads(file.metadata()["user.vpps-train"])["epoch"] == 2  # otherwise there is only one file
         program = KILLED_BEFORE_RENAMING.format(renamings)
         killed = subprocess.run(
             [sys.executable, "-c", program, "tree-lstm", "--checkpoint", parts, *FLAGS, "--lr", "0.1", "--epochs", "2"],
@@ -174,7 +174,7 @@ class TestCheckpoint:
         assert contents(best_of(whole)) == contents(best_of(parts))
 
     def test_a_learned_policy_is_kept(self, tmp_path: Path) -> None:
-        """A resumed run equals the uninterrupted one. The policy is learned once: other orders give other bits."""
+        """A resumed run equals the uninterrupted run. The policy is learned once: other orders give other bits."""
         data = {"hidden": 8, "embedding": 8, "limit": 24}
         names = whole, parts, usual = [tmp_path / name for name in ("whole", "parts", "usual")]
         for path, policy, n in zip(names, ("fsm", "fsm", "sinks-last"), (2, 1, 2), strict=True):

@@ -1,4 +1,4 @@
-"""`vpps-train` under mpiexec: any number of processes learns the same as one, and a single one prints."""
+"""`vpps-train` under mpiexec: any number of processes learns the same as one, and only one prints."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ pytestmark = [
 
 
 def vpps_train(ranks: int, *arguments: str | Path, main: str = MAIN[-1]) -> subprocess.CompletedProcess[str]:
-    """Run with that many processes; 0: one without mpiexec."""
+    """Run with that many processes; 0: one process without mpiexec."""
     launcher = [str(MPIEXEC), "-n", str(ranks)] if ranks else []
     command = [*launcher, sys.executable, "-c", main, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=300, check=False)
 
 
 def said(ranks: int, *arguments: str | Path) -> list[str]:
-    """Return the lines of a run that succeeds, without the speed."""
+    """Return the lines, without the speed, of a run that must succeed."""
     result = vpps_train(ranks, *arguments)
     assert result.returncode == 0, result.stderr
     return [re.sub(r"  \d+ examples/s", "", line) for line in result.stdout.splitlines()]
@@ -117,7 +117,7 @@ def test_errors_are_sentences_that_one_rank_says(arguments: list[str], message: 
 def test_usage_that_is_wrong_for_one_rank_alone_is_said() -> None:
     result = vpps_train(1, "tree-lstm", *FLAGS, ":", "-n", "1", *MAIN, "tree-lstm", "--epochs", "x")
     assert result.returncode != 0
-    assert result.stderr.count("Invalid value for '--epochs'") == 2  # and the other one tells its reason to end
+    assert result.stderr.count("Invalid value for '--epochs'") == 2  # and the other process gives its reason to end
     assert re.search(r"rank 1 of 2 \(.*\) has failed: Invalid value for '--epochs'", result.stderr)
 
 

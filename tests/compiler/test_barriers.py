@@ -1,4 +1,4 @@
-"""Groups of a cell's instructions equal those found by comparing all pairs."""
+"""A cell's instruction groups equal those found by comparing all pairs."""
 
 import random
 

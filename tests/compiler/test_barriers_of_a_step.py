@@ -1,4 +1,4 @@
-"""Barriers of a training step: one per level and direction, and none for the arithmetic of the loss."""
+"""Barriers of a training step: one per level and direction, and none for the loss's arithmetic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ E = vpps.Expression
 
 
 def tree(hidden: int) -> tuple[vpps.Model, vpps.Graph, E]:
-    """Return a binary tree with a loss at every node, as a mini-batch of one."""
+    """Return a mini-batch of one binary tree with a loss at every node."""
     model = vpps.Model(seed=1)
     network = TreeLSTMSentiment(model, 20, embedding=hidden, hidden=hidden)
     graph = vpps.Graph()
@@ -47,7 +47,7 @@ def tree(hidden: int) -> tuple[vpps.Model, vpps.Graph, E]:
 
 
 def planned(target: str, vps: int, hidden: int, clip_norm: float | None) -> Plan:
-    """Return the plan of a training step, for a GPU unless `target` is cpu; needs neither."""
+    """Return the plan of a training step, for a GPU unless `target` is cpu; needs neither device."""
     model, graph, loss = tree(hidden)
     update = Update(vpps.SGD(lr=0.1), 1, 1, clip_norm)
     passes = Passes()
@@ -65,16 +65,16 @@ def planned(target: str, vps: int, hidden: int, clip_norm: float | None) -> Plan
 def test_a_level_takes_one_barrier_and_the_rest_six(
     target: str, vps: int, hidden: int, clip_norm: float | None
 ) -> None:
-    """Forward: one after the leaves, one after each level. Backward: one within each level, one before the first, one
-    within the leaves and one after them. One before the update. And one before gradients that update in place, as they
-    must be known to be finite by then. Clipping needs no further barrier."""
+    """Forward: one barrier after the leaves, one after each level. Backward: one within each level, one before the
+    first level, one within the leaves and one after them. One before the update, and one before gradients that update
+    in place, as all gradients must be known to be finite by then. Clipping needs no further barrier."""
     plan = planned(target, vps, hidden, clip_norm)
     names = [d.instruction.name for d in instructions(plan.script, entry_points(plan.script)[0])]
     assert plan.n_barriers == names.count("barrier") == 2 * LEVELS + 6
     verify(plan.script, plan.layout, plan.origin)
 
 
-# ---- the chain of the loss
+# ---- the loss's chain
 
 
 def _weighted(graph: vpps.Graph, xs: list[E]) -> E:

@@ -40,7 +40,7 @@ def test_the_papers_example_needs_no_copies() -> None:
 
 @st.composite
 def problems(draw: st.DrawFn, most: int = 6) -> tuple[int, list[Batch], list[list[float]]]:
-    """Draw batches whose operands are runs of one hidden order, with occasional exceptions; and weights."""
+    """Draw batches whose operands are runs in one hidden order, with occasional exceptions; also draw weights."""
     n = draw(st.integers(2, most))
     hidden = draw(st.permutations(range(n)))
     noisy = draw(st.booleans())
@@ -61,7 +61,7 @@ def problems(draw: st.DrawFn, most: int = 6) -> tuple[int, list[Batch], list[lis
 def best_possible(
     n: int, batches: list[Batch], weights: list[list[float]], orders: Iterable[Sequence[int]] = ()
 ) -> float:
-    """Return the most that any order saves; of `orders`, if given."""
+    """Return the most that any order saves; only among `orders`, if given."""
     position = np.argsort(np.array(list(orders) or list(permutations(range(n)))), axis=1)
     total = np.zeros(len(position))
     for batch, worth in zip(batches, weights, strict=True):
@@ -126,7 +126,7 @@ def test_of_conflicting_batches_the_heavier_one_is_kept_and_of_the_other_what_fi
 
 
 def test_a_batch_that_contradicts_itself_keeps_one_operand() -> None:
-    """Operands are orders of three that must rotate each other: their P node would have to differ from itself."""
+    """Operands order three variables so that each rotates the next: their P node would have to differ from itself."""
     rotated: list[Batch] = [[(0, 1, 2), (1, 2, 0)], [(0, 1), (1, 0)]]
     for batch in rotated:
         assert saved(layout(4, [batch], evenly([batch])), [batch], evenly([batch])) == len(batch[0])
@@ -143,7 +143,7 @@ def test_the_order_of_declaration_stays_where_it_saves_as_much() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(2, 4))
 def test_chains_of_unions_give_permutations_that_agree(data: st.DataObject, size: int) -> None:
-    """Children of all nodes have hidden names. Unions that respect them are consistent, all others are not."""
+    """All nodes' children have hidden names. Unions that respect the names are consistent, all others are not."""
     orders = st.permutations(range(size)).map(tuple)
     hidden = data.draw(st.lists(orders, min_size=2, max_size=8))
     nodes = [TreeNode("P", any_order(size).children, 0) for _ in hidden]

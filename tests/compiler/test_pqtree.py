@@ -30,12 +30,12 @@ def all_orders(n: int) -> Ints:
 
 @cache
 def all_positions(n: int) -> Ints:
-    """Return the position of each element in them."""
+    """Return each element's position in these orders."""
     return np.argsort(all_orders(n), axis=1)
 
 
 def together(positions: Ints, elements: list[int]) -> NDArray[np.bool_]:
-    """Return True for orders that keep some elements together."""
+    """Return True for the orders that keep some elements together."""
     of = positions[:, elements]
     found: NDArray[np.bool_] = of.max(1) - of.min(1) == len(elements) - 1
     return found
@@ -102,11 +102,11 @@ def test_a_tree_stands_for_the_orders_that_have_all_sets_together(case: tuple[in
 def test_deep_trees_need_no_recursion() -> None:
     n = 1500
     tree: TreeNode | None = any_order(n)
-    for begin in range(n - 2, -1, -1):  # each set contains the sets before it
+    for begin in range(n - 2, -1, -1):  # each set contains all earlier sets
         assert tree is not None
         tree = reduced(tree, (1 << n) - (1 << begin))
     assert tree is not None
     assert len(list(tree.inner_nodes())) == n - 1
-    tree = reduced(tree, set_of((0, n - 1)))  # through all of them
+    tree = reduced(tree, set_of((0, n - 1)))  # a set that spans all of them
     assert tree is not None
     assert reduced(tree, set_of((1, n - 1))) is None

@@ -1,4 +1,4 @@
-"""A table row is used if the loss depends on a vertex that looks it up, under all passes and all readers of other
+"""A table row is used if the loss depends on a vertex that looks it up, under all passes, whatever reads other
 vertices."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PASSES = {"default": Passes(), "none": NONE, "parts": replace(NONE, lazy_batchin
 
 
 class Net:
-    """A recurrent cell with lookups in every kind of use."""
+    """A recurrent cell that uses lookups in every way."""
 
     def __init__(self, model: vpps.Model) -> None:
         self.model = model
@@ -38,8 +38,8 @@ class Net:
         return vpps.tanh(self.W @ h + gone + fixed + held), vpps.lookup(self.E, i) * h, unread
 
     def batch(self, read: bool = False) -> tuple[vpps.Graph, vpps.Expression]:
-        """Record two steps that the loss depends on, and one that it does not. `read`: also read a third one's second
-        result."""
+        """Record two steps that the loss depends on, and one that it does not. `read`: also read the second result of a
+        third step."""
         graph = vpps.Graph()
         h = graph.input(np.linspace(0, 1, H))
         first = self.step(h, 0, 4, 7)
@@ -91,7 +91,7 @@ def test_an_update_without_a_gradient_is_one_with_zero(make: Callable[[], vpps.O
 
 @pytest.mark.parametrize("passes", PASSES.values(), ids=PASSES)
 def test_paths_lead_from_output_to_output(passes: Passes) -> None:
-    """The loss reads one of two results of a chain; a stopped state and a condition lead nowhere."""
+    """The loss reads one of a chain's two results; a stopped state and a condition lead nowhere."""
     model = vpps.Model(seed=1)
     W, V, U, B = (model.parameter(name, (H, H)) for name in "WVUB")
     E = model.lookup("E", (ROWS, H), init=1.0)

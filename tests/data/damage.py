@@ -24,7 +24,7 @@ _INTS = [0, 1, -1, -2, 2, 3, 7, 127, -128, 2**31 - 1, -(2**31), 2**63 - 1, -(2**
 
 
 def example(lists: bool = False) -> GraphSet:
-    """Return three small graphs with every feature of a set; the second is not numbered children first."""
+    """Return three small graphs with every feature of a set; in the second, children are not numbered first."""
     table = np.array([[-1, -1], [-1, -1], [0, 1], [1, -1], [-1, -1], [-1, -1], [-1, 0], [1, 0]])
     role = np.arange(16).reshape(8, 2) % 3
     return GraphSet(
@@ -51,7 +51,7 @@ def opened(content: bytes) -> tuple[dict[str, Any], Arrays]:
 
 
 def sealed(description: dict[str, Any], arrays: Arrays) -> bytes:
-    """Return a file of any description and arrays, with correct checksums."""
+    """Return a file with any description and arrays, and correct checksums."""
     if isinstance(description.get("crc32"), dict):
         sums = {k: zlib.crc32(x.tobytes(), zlib.crc32(f"{x.dtype}{x.shape}".encode())) for k, x in arrays.items()}
         description = {**description, "crc32": sums}
@@ -66,8 +66,8 @@ def damaged(content: bytes, random: np.random.Generator) -> tuple[str, bytes]:
 
 
 def outcome(path: Path, how: str, original: GraphSet) -> str:
-    """Return the outcome of loading: "refused", "equal", or "another set", which only sealed damage may cause. Raises
-    AssertionError for any other outcome, and passes on all exceptions but DataError."""
+    """Return the outcome of loading: "refused", "equal", or "another set", which only sealed damage can cause. Raises
+    AssertionError for any other outcome; all exceptions except DataError propagate."""
     with suppress(DataError):
         GraphSet.load(path, verify=False)
     try:
@@ -114,7 +114,7 @@ def cut(content: bytes, random: np.random.Generator) -> bytes:
 
 
 def overwritten(content: bytes, random: np.random.Generator) -> bytes:
-    """Overwrite bits, bytes or a stretch of them, half of the time in the header."""
+    """Overwrite bits, bytes or a range of bytes, half of the time in the header."""
     end = len(content) if random.integers(2) else 8 + struct.unpack("<Q", content[:8])[0]
     begin, length = int(random.integers(end)), int(random.choice([1, 1, 4, 64]))
     flipped = bytes([content[begin] ^ 1 << int(random.integers(8))])
@@ -123,7 +123,7 @@ def overwritten(content: bytes, random: np.random.Generator) -> bytes:
 
 
 def header(content: bytes, random: np.random.Generator) -> bytes:
-    """Exchange the header's entries of two arrays, or change a value in it or in the description."""
+    """Exchange two arrays' header entries, or change a value in the header or the description."""
     (length,) = struct.unpack("<Q", content[:8])
     found = json.loads(content[8 : 8 + length])
     first, second = random.choice(sorted(set(found) - {"__metadata__"}), 2, replace=False)
@@ -160,7 +160,7 @@ def sealed_values(content: bytes, random: np.random.Generator) -> bytes:
 
 
 def sealed_arrays(content: bytes, random: np.random.Generator) -> bytes:
-    """Exchange two arrays, leave one out, or change its type, shape or length."""
+    """Exchange two arrays, omit one, or change an array's type, shape or length."""
     told, arrays = opened(content)
     first, second = random.choice(sorted(arrays), 2, replace=False)
     array = arrays[first]
@@ -184,7 +184,7 @@ _DAMAGES = (cut, overwritten, overwritten, header, header, sealed_description, s
 
 
 def change(tree: Any, random: np.random.Generator) -> None:
-    """Replace, remove or rename something in a tree of JSON."""
+    """Replace, remove or rename something in a JSON tree."""
     while True:
         keys = list(tree) if isinstance(tree, dict) else list(range(len(tree)))
         key = keys[random.integers(len(keys))]

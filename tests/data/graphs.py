@@ -1,4 +1,4 @@
-"""Random graphs for tests, as plain Python, and the expected results of vpps.data, by definition."""
+"""Random graphs for tests, as plain Python, and vpps.data's expected results, by definition."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class PlainGraph:
 
 @st.composite
 def plain_graphs(draw: st.DrawFn, arity: int | None) -> PlainGraph:
-    """Draw a graph of 1 to 8 vertices in any order of numbers; every vertex has `arity` entries, or any number."""
+    """Draw a graph of 1 to 8 vertices in any order of numbers; every vertex has `arity` entries (or any number)."""
     n = draw(st.integers(1, 8))
-    number = draw(st.permutations(range(n)))  # of the vertex at each place of a topological order
+    number = draw(st.permutations(range(n)))  # the vertex number at each position of a topological order
     children: list[list[int]] = [[] for _ in range(n)]
     for place in range(n):
         below = st.sampled_from([-1, *number[:place]])
@@ -50,12 +50,12 @@ def plain_graphs(draw: st.DrawFn, arity: int | None) -> PlainGraph:
 
 
 def weights_of(relation: Any) -> Any:
-    """Return a second column of edges, whose values have two numbers each."""
+    """Return a second edge column, whose values are pairs of numbers."""
     return [weights_of(x) for x in relation] if isinstance(relation, list) else [relation / 4, -relation]
 
 
 def set_of(graphs: list[PlainGraph], arity: int | None) -> GraphSet:
-    """Return the graphs as a set, in a table or in lists."""
+    """Return the graphs as a set, with children in a table or in lists."""
     children: Any = [some for g in graphs for some in g.children]
     relation: Any = [own for g in graphs for own in g.relation]
     if arity is None:

@@ -1,4 +1,4 @@
-"""Sets derived from other sets: drawn kinds, pairs of chains, pyramids."""
+"""Sets derived from other sets: randomly drawn kinds, pairs of chains, pyramids."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TestDrawKinds:
         np.testing.assert_array_equal(after == 0, before == 0)
         inner = after[before == 1]
         second = np.count_nonzero(inner == 2)
-        assert abs(second - len(inner) / 2) < 3 * (len(inner) / 4) ** 0.5  # three standard deviations
+        assert abs(second - len(inner) / 2) < 3 * (len(inner) / 4) ** 0.5  # within three standard deviations
         assert set(inner.tolist()) == {1, 2}
         for column in ("word", "label"):
             np.testing.assert_array_equal(drawn[:][column], trees[:][column])

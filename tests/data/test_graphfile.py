@@ -1,4 +1,4 @@
-"""Files of graphs: saved sets load lazily, and other files are refused."""
+"""Files of graphs: saved sets load lazily, and invalid files are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.host
 
 @pytest.fixture
 def graphs() -> GraphSet:
-    """Return two trees with every feature of a set; the second is not numbered children first."""
+    """Return two trees with every feature of a set; in the second, children are not numbered first."""
     return example().subset([0, 1])
 
 
@@ -61,7 +61,7 @@ def test_names_come_back(graphs: GraphSet, file: Path) -> None:
 
 
 def test_files_without_columns_of_edges_are_as_they_were_before_there_were_any(tmp_path: Path) -> None:
-    """Earlier and later versions can then read each other's files."""
+    """The format is unchanged, so earlier and later versions can read each other's files."""
     path = tmp_path / "chain"
     GraphSet([2], [[-1], [0]], columns={"x": [1, 2]}).save(path)
     description, arrays = opened(path.read_bytes())
@@ -90,7 +90,7 @@ def test_part_is_saved_alone(graphs: GraphSet, tmp_path: Path) -> None:
 def test_a_file_that_is_cut_short_after_loading_does_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_in_memory: int
 ) -> None:
-    """If the file itself were mapped, SIGBUS would end the process."""
+    """If the file itself were mapped, SIGBUS would kill the process."""
     monkeypatch.setattr(graphfile, "MOST_IN_MEMORY", most_in_memory)
     n = 20_000
     path = tmp_path / "large"
@@ -141,7 +141,7 @@ def test_headers_are_checked_before_anything_is_read(tmp_path: Path, header: byt
 
 @pytest.mark.parametrize("kind", ["graphs", "checkpoint"])
 def test_a_header_that_is_too_large_is_not_parsed(tmp_path: Path, kind: str) -> None:
-    """Parsing takes long and many times its size. The file has a hole in place of the header."""
+    """Parsing would take long, and many times the file's size in memory. The file has a hole in place of the header."""
     path = tmp_path / "file"
     path.write_bytes((200_000_000).to_bytes(8, "little"))
     os.truncate(path, 200_000_100)
@@ -186,7 +186,7 @@ def test_failed_write_leaves_the_old_file(graphs: GraphSet, file: Path, monkeypa
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """Limit files to one block, so that writing fails as on a full disk. Keep it short: pytest also writes."""
+    """Limit files to one block, so that writing fails as on a full disk. Keep the limit short: pytest also writes."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))
     try:
@@ -215,7 +215,7 @@ def test_missing_folder_is_named(graphs: GraphSet, tmp_path: Path) -> None:
 
 
 def rewritten(file: Path, name: str, array: np.ndarray | None) -> None:
-    """Replace or remove an array of the file, with correct checksums."""
+    """Replace or remove an array in the file, with correct checksums."""
     description, arrays = opened(file.read_bytes())
     del arrays[name]
     file.write_bytes(sealed(description, arrays if array is None else {**arrays, name: array}))
@@ -236,7 +236,7 @@ class TestNoSuchFile:
         ids=lambda x: str(x)[:20],
     )
     def test_is_refused(self, file: Path, content: bytes | float | None, complaint: str) -> None:
-        """A number is the length to cut the file to; a line end is appended to it; other contents replace it."""
+        """A number truncates the file to that length, a line end is appended to it, other contents replace it."""
         whole = file.read_bytes()
         if content is None:
             file.unlink()
@@ -286,7 +286,7 @@ class TestNoSuchFile:
     def test_array_that_is_missing_or_of_another_form_is_damage(
         self, file: Path, name: str, array: np.ndarray | None, complaint: str, verify: bool
     ) -> None:
-        if array is None:  # and a description without it
+        if array is None:  # remove the array
             description, arrays = opened(file.read_bytes())
             del arrays[name]
             file.write_bytes(save(arrays, {"vpps.graphs": json.dumps(description)}))

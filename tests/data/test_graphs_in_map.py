@@ -1,4 +1,4 @@
-"""`graph.map` on batches of a `GraphSet` gives the bits of single calls of the cells."""
+"""`graph.map` on batches of a `GraphSet` gives the same bits as single cell calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def model() -> vpps.Model:
 
 
 def children(batch: GraphBatch) -> Iterator[list[int]]:
-    """Yield the children of every vertex, as plain ints."""
+    """Yield every vertex's children, as plain ints."""
     if isinstance(batch.children, tuple):
         ends, indices = batch.children
         return (indices[a:b].tolist() for a, b in pairwise(ends.tolist()))
@@ -33,7 +33,7 @@ def children(batch: GraphBatch) -> Iterator[list[int]]:
 
 
 def assert_equal(model: vpps.Model, build: Callable[[vpps.Graph, bool], vpps.Expression]) -> None:
-    """Assert that loss and gradients of the bulk form (`build(graph, True)`) equal those of the other, to the bit."""
+    """Assert that loss and gradients of the bulk form (`build(graph, True)`) have the bits of single calls."""
     with vpps.Handle(model, vps=2) as handle:
         results = []
         for bulk in (True, False):
@@ -111,7 +111,7 @@ def test_lattices(model: vpps.Model, tmp_path: Path) -> None:
 @pytest.mark.parametrize("lists", [False, True])
 @pytest.mark.parametrize("distinct", [False, True])
 def test_kinds_that_do_not_fit_turned_edges_are_refused(model: vpps.Model, lists: bool, distinct: bool) -> None:
-    """The kinds are still those of the unreversed edges: now the first vertex of a chain has a child."""
+    """The kinds still follow the unreversed edges: now the first vertex of a chain has a child."""
     before = np.array([-1, 0, 1, -1, 0], np.int32)
     of_lists = np.cumsum([0, *(before >= 0)]), before[before >= 0]
     chains = GraphSet(
@@ -129,7 +129,7 @@ def test_kinds_that_do_not_fit_turned_edges_are_refused(model: vpps.Model, lists
         vpps.scatter(vpps.tanh(u @ vpps.gather(0) + vpps.lookup(words, vpps.pull())))
 
     batch = chains[[1, 0]]
-    for _ in range(2):  # the second time with compiled code, if available
+    for _ in range(2):  # the second time in compiled code, if available
         inputs = {"word": batch["word"]}
         vpps.Graph().map([begin, step], **batch.structure, inputs=inputs, distinct=distinct)
         graph = vpps.Graph()

@@ -21,7 +21,7 @@ ARITIES = pytest.mark.parametrize("arity", [1, 2, None], ids=["chain", "table", 
 
 
 def chains(*sizes: int) -> GraphSet:
-    """Return chains of these lengths; column `at` numbers all vertices."""
+    """Return chains with these lengths; column `at` numbers all vertices."""
     children = np.concatenate([np.arange(n) - 1 for n in sizes])[:, None]
     return GraphSet(sizes, children, columns={"at": np.arange(sum(sizes))})
 
@@ -156,7 +156,7 @@ class TestBatches:
         assert [len(batch) for batch in self.indices(drop_last=True)] == [5, 5, 5, 5]
 
     def test_graphs_of_one_size_meet_in_a_bucket(self) -> None:
-        """If sorted over everything, sizes within a batch differ by less than its length."""
+        """If the whole set is sorted, sizes within a batch differ by less than the batch's length."""
         assert all(max(batch) - min(batch) < 5 for batch in self.indices(bucket=5))
         assert any(max(batch) - min(batch) >= 5 for batch in self.indices())
 
@@ -193,7 +193,7 @@ class TestSplit:
 
 
 class TestWrongGraphs:
-    """Two chains of 3 and 2 vertices, each time with an error in the second."""
+    """Two chains with 3 and 2 vertices, each time with an error in the second."""
 
     SIZES = (3, 2)
     CHILDREN = np.array([[-1, -1], [0, -1], [1, 0], [-1, -1], [0, -1]])

@@ -1,4 +1,4 @@
-"""Slices of lines of text files."""
+"""Slices of text files, by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mini-batches divided among processes: equal shards for any number of processes, and balanced work."""
+"""Mini-batches divided among processes: the same shards for any number of processes, and balanced work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ works = st.lists(st.integers(1, 12), max_size=40)
 
 
 class FakeWorld(NamedTuple):
-    """The attributes of a world that a set reads."""
+    """A world with only the attributes that a set reads."""
 
     shards: int
     mine: range

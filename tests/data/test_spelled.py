@@ -1,4 +1,4 @@
-"""Sentences whose rare words are spelled by character."""
+"""Sentences whose rare words are spelled out in characters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SENTENCES = [
 
 
 def spelled_words(batch: SpelledBatch) -> list[str]:
-    """Return every word of a batch as the network sees it: from the vocabulary, or joined from its characters."""
+    """Return every word of a batch as the network sees it: from the vocabulary, or joined from the characters."""
     words = batch.sentences._graphs.vocabularies["word"].words
     letters = batch.all_spellings.vocabularies["character"].words
     ends = batch.spellings.offsets

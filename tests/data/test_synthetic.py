@@ -1,4 +1,4 @@
-"""Synthetic data: reproducible, made by its rules, and too hard for the wrong kind of model."""
+"""Synthetic data is reproducible, follows its rules, and is too hard for the wrong kind of model."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class TestTreebank:
         assert all(str(labelled(tree)) == str(tree) for tree in bank.train[:200] + bank.dev)
 
     def test_trees_never_change_between_versions(self) -> None:
-        # Figures in bench/results and the quickstart's expected losses depend on them.
+        # Figures in bench/results and the quickstart's expected losses depend on these values.
         assert (
             str(synthetic_treebank(1, 0).train[0])
             == "(0 (0 (2 plays) (0 awful)) (0 (0 (2 extremely) (0 (2 .) (0 awful))) (2 about)))"
@@ -147,7 +147,7 @@ class TestTreebank:
         def roots(trees: list[Tree]) -> NDArray[np.int64]:
             return np.array([tree.labels[-1] for tree in trees], np.int64)
 
-        # Ridge regression to one-hot labels, with the best of a range of penalties.
+        # Ridge regression on one-hot labels, with the best of a range of penalties.
         x, target = counts(bank.train), np.eye(N_CLASSES)[roots(bank.train)]
         accuracies = []
         for penalty in (1.0, 10.0, 100.0, 1000.0):
@@ -178,7 +178,7 @@ class TestOpinions:
 
 
 def names_in(sentence: list[tuple[str, str]]) -> list[tuple[int, int, str]]:
-    """Return (first, end, type) of the runs of one tag other than O."""
+    """Return (first, end, type) for each run of one tag other than O."""
     found, first = [], 0
     for k in range(1, len(sentence) + 1):
         if k == len(sentence) or sentence[k][1] != sentence[first][1]:
@@ -228,9 +228,9 @@ class TestSentences:
 class TestText:
     def test_every_verb_has_the_number_of_its_subject(self) -> None:
         train, dev = synthetic_text(300, 20)
-        far = 0  # verbs whose nearest noun has another number
+        far = 0  # verbs whose nearest noun differs in number
         for sentence in train + dev:
-            open_phrases: list[bool] = []  # numbers (plural or not) of the subjects without a verb so far
+            open_phrases: list[bool] = []  # True for plural; one for each subject still without a verb
             nearest = False
             subject = True  # True if the next noun is a subject
             for word in sentence:
@@ -306,7 +306,7 @@ class TestLattices:
         tags = train[:]["tag"]
         counts = np.bincount(tags[tags >= 0], minlength=N_TAGS)
         assert counts.min() > 0.05 * counts.sum()
-        assert train.stat().fan_in.max >= 3  # words that end at one character
+        assert train.stat().fan_in.max >= 3  # words that end at the same character
 
 
 WINS = {("rock", "scissors"), ("scissors", "paper"), ("paper", "rock")}

@@ -1,10 +1,10 @@
-"""Trainings in a world: the program of each rank, and of one process to compare with.
+"""Training runs in a world: the program that each rank executes, and a single process for comparison.
 
     mpiexec -n 3 python -m tests.distributed.cases RESULTS SHARDS [halves | zoo]
 
-All ranks must have the same state to the bit; rank 0 writes losses and states of all cases to a file. With `halves`
-every other rank is in another world, with a file of its own: RESULTS0 and RESULTS1. With `zoo` the cases are networks
-of the zoo.
+All ranks must have bit-identical state; rank 0 writes the losses and states of all cases to a file. With `halves` every
+other rank is in a second world; each world writes its own file: RESULTS0 and RESULTS1. With `zoo` the cases are
+networks from the zoo.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Case:
     Attributes:
         optimizer: makes the optimizer.
         handle: options of the handle.
-        loss: loss of one example, by model, graph, step and number; None leaves the example out.
+        loss: returns one example's loss, given model, graph, step and number; None skips the example.
         accumulate: True to update at every second call only.
         apply: True to compute and apply gradients in two calls.
-        resumes: True if another model makes the second half, from a checkpoint.
+        resumes: True if a new model runs the second half, from a checkpoint.
         frozen: parameters that are not trained.
         by_rank: True if bits depend on the number of ranks.
-        by_shard: True if the number of shards changes more than float32 rounding.
+        by_shard: True if the number of shards changes results by more than float32 rounding.
     """
 
     optimizer: Callable[[], vpps.Optimizer] = lambda: vpps.SGD(0.1)
@@ -68,7 +68,7 @@ class Case:
 
 
 def words(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """Return examples of one to five words."""
+    """Return examples with one to five words."""
     h = graph.zeros(WIDTH)
     random = np.random.default_rng((step, k))
     for word in random.integers(0, WORDS, 1 + k % 5):
@@ -77,21 +77,21 @@ def words(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expre
 
 
 def some_without_words(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """Return examples whose first half uses no table, but another matrix."""
+    """Return examples; the first half use no table, but an additional matrix."""
     if k >= EXAMPLES // 2:
         return words(model, graph, step, k)
     return vpps.cross_entropy(model["V"] @ graph.input(np.cos(np.arange(WIDTH) + k)), k % WIDTH)
 
 
 def some_constant(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """Return examples; the first ones depend on no parameter."""
+    """Return examples, the first of which depend on no parameter."""
     if k >= EXAMPLES // 3:
         return words(model, graph, step, k)
     return vpps.sum(graph.input(np.full(WIDTH, 0.25)))
 
 
 def few(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression | None:
-    """Return only the first examples of later batches."""
+    """Return all examples of the first batch, and fewer of later batches."""
     return None if step and k >= 3 else words(model, graph, step, k)
 
 
@@ -102,14 +102,14 @@ def dropping(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Ex
 
 
 def told(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """Apply a mask that follows the example, after other masks on a part of it."""
+    """Apply a mask that depends on the example, after other masks on part of it."""
     with graph.example(k):
         first = words(model, graph, step, k)
         return vpps.sum([first, *(dropping(model, graph, step, k) for _ in range(1 + k % 3))])
 
 
 def told_of_two_cells(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """Compute gradients twice, with the same masks."""
+    """Compute the gradients twice, with the same masks."""
     return told(model, graph, step, k) + two_cells(model, graph, step, k)
 
 
@@ -128,7 +128,7 @@ def two_tables(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.
 
 
 def two_cells(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
-    """Both cells decide which matrices are stacked. Ranks meet the cells in different orders, or miss one."""
+    """Both cells determine which matrices are stacked. Ranks see the cells in different orders, or see only one."""
 
     @vpps.cell
     def first(x: vpps.Expression) -> vpps.Expression:
@@ -200,7 +200,7 @@ def train(case: Case, world: World) -> dict[str, NDArray[Any]]:
 
 
 def run(case: Case, world: World, model: vpps.Model, steps: range) -> list[float]:
-    """Return the losses of some steps; -1 for an error about a non-finite value."""
+    """Return the losses of some steps; -1 if a step raised an error about a non-finite value."""
     losses = []
     with vpps.Handle(model, case.optimizer(), target="cpu", vps=2, world=world, **case.handle) as handle:
         for step in steps:
@@ -231,8 +231,8 @@ def make_step(case: Case, handle: vpps.Handle, world: World, step: int) -> float
 
 
 def trained_by_zoo(case: CaseOfZoo, world: World) -> dict[str, NDArray[Any]]:
-    """Return the losses of three steps of a zoo network, and the final weights. Results of tanh are dropped at random,
-    in cells of maps and of rows."""
+    """Return the losses of three steps of a zoo network, and the final weights. Dropout applies to tanh's results, in
+    cells of maps and of rows."""
     size, losses, tanh = 4, list[float](), vpps.tanh
     task = case.make(limit=STEPS_OF_ZOO * size)
     with (
@@ -247,7 +247,7 @@ def trained_by_zoo(case: CaseOfZoo, world: World) -> dict[str, NDArray[Any]]:
 
 
 def results(world: World, zoo: bool = False) -> Results:
-    """Return results of all cases, or of networks of the zoo. Raises AssertionError if ranks differ."""
+    """Return the results of all cases, or of the zoo's networks. Raises AssertionError if ranks differ."""
     found: Results = {}
     for name in CASES_OF_ZOO if zoo else CASES:
         with warnings.catch_warnings():
@@ -258,7 +258,7 @@ def results(world: World, zoo: bool = False) -> Results:
 
 
 def half() -> tuple[Any, int]:
-    """Return every other rank as an MPI or PyTorch group, and the number of that half."""
+    """Return every other rank as an MPI or PyTorch group, and the half's number."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         import mpi4py
 

@@ -2,7 +2,7 @@
 
     mpiexec -n 3 python -m tests.distributed.failing WAY [block]
 
-`block` runs it in a `with` block of the world.
+`block` runs it inside `with world:`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LARGE = 40_000
 
 
 class Training:
-    """Some steps with a matrix."""
+    """Trains a matrix for some steps."""
 
     def __init__(self, world: vpps.distributed.World, way: str) -> None:
         self.world, self.way = world, way

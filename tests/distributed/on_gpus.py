@@ -1,7 +1,7 @@
-"""python -m tests.distributed.on_gpus SHARDS HOW: trains on simulated GPUs, one for every rank of a launcher.
+"""python -m tests.distributed.on_gpus SHARDS HOW: trains on simulated GPUs, one per rank of a launcher.
 
-HOW: "own", or "same", the same GPU for all. Under torchrun gloo replaces NCCL. Every rank prints a line with its
-learned weights and the number of messages that NCCL would have carried.
+HOW: "own", or "same" for one GPU shared by all. Under torchrun, gloo replaces NCCL. Every rank prints a line with its
+trained weights and the number of messages that NCCL would have carried.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def shard_of(net: Classifier, step: int, number: int) -> tuple[vpps.Graph, vpps.
 
 
 def let_gloo_carry(patch: pytest.MonkeyPatch) -> list[Any]:
-    """Give PyTorch simulated GPUs and NCCL. Returns the list that records NCCL's messages."""
+    """Give PyTorch simulated GPUs and a simulated NCCL. Returns the list that records NCCL's messages."""
     import torch
     import torch.distributed as dist
 
@@ -59,7 +59,7 @@ def let_gloo_carry(patch: pytest.MonkeyPatch) -> list[Any]:
 
     @contextmanager
     def current(stream: Any) -> Iterator[None]:
-        stream.synchronize()  # gloo reads memory at once
+        stream.synchronize()  # gloo reads memory immediately
         yield
 
     patch.setattr(torch.cuda, "is_available", lambda: True)

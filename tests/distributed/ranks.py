@@ -1,4 +1,4 @@
-"""Starts a module as several ranks by a launcher, and ends all that hang."""
+"""Starts a module as several ranks through a launcher, and kills all processes that hang."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPEN_MPI = "VPPS_TEST_OPENMPI"
 
 
 class ProgramResult(NamedTuple):
-    """The end of a program: exit status of the launcher, output of all ranks, seconds since its start."""
+    """The end of a program: the launcher's exit status, all ranks' output, seconds since the start."""
 
     status: int
     out: str
@@ -35,7 +35,7 @@ class ProgramResult(NamedTuple):
 
 
 def missing(launcher: str) -> str:
-    """Return the reason why the launcher cannot be used here; "" if it can."""
+    """Return why the launcher cannot be used here; "" if it can."""
     if launcher == "torchrun":
         return "" if importlib.util.find_spec("torch") else "PyTorch is not installed: scripts/test --torch tests it"
     if launcher == "openmpi":
@@ -46,8 +46,7 @@ def missing(launcher: str) -> str:
 
 
 def start(launcher: str, ranks: int, module: str, *arguments: object) -> subprocess.Popen[str]:
-    """Start the launcher, in a process group and session of its own, with piped output. Skips the test without a
-    launcher."""
+    """Start the launcher in a new process group and session, with piped output. Skips the test without a launcher."""
     if why := missing(launcher):
         pytest.skip(why)
     python = sys.executable
@@ -61,7 +60,7 @@ def start(launcher: str, ranks: int, module: str, *arguments: object) -> subproc
     return subprocess.Popen(
         [*command, module, *map(str, arguments)],
         cwd=ROOT,
-        # The process that compares has verified scripts of these kinds.
+        # The comparing process has verified scripts of these kinds.
         env={**os.environ, "OMP_NUM_THREADS": "1", "VPPS_VERIFY": "0"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -84,7 +83,7 @@ def finish(process: subprocess.Popen[str], timeout: float = TIMEOUT) -> ProgramR
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Kill the launcher and its ranks, which may be in process groups of their own."""
+    """Kill the launcher and its ranks, which may be in separate process groups."""
     for pid in [*descendants(process.pid), process.pid]:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -108,12 +107,12 @@ def descendants(pid: int) -> list[int]:
 
 
 def run(launcher: str, ranks: int, module: str, *arguments: object) -> str:
-    """Return the output of a program's ranks if it succeeds."""
+    """Return the output of a program's ranks; the program must succeed."""
     ended = finish(start(launcher, ranks, module, *arguments))
     assert ended.status == 0, f"exit status {ended.status}\n{ended.out}\n{ended.err}"
     return ended.out
 
 
 def _mpiexec() -> Path:
-    """Return mpiexec of the environment's MPICH."""
+    """Return the path of mpiexec in the environment's MPICH."""
     return Path(sys.executable).with_name("mpiexec")

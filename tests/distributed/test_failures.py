@@ -1,4 +1,4 @@
-"""A failure in one rank ends all ranks, and is reported once, with rank and cause."""
+"""A failure in one rank stops all ranks, and is reported once, with rank and cause."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ pytestmark = pytest.mark.cpu
 
 
 def ended(launcher: str, way: str, *more: str) -> ranks.ProgramResult:
-    """Return the end of two ranks, or of three if only a majority shows the wrong one."""
+    """Return how two ranks end, or three if only a majority shows which rank is wrong."""
     found = ranks.finish(ranks.start(launcher, 3 if way in ("assigns", "compares", "all") else 2, MODULE, way, *more))
     assert found.status != 0
     return found
 
 
 def said(found: ranks.ProgramResult) -> list[str]:
-    """Return the lines by which ranks end all."""
+    """Return the lines that a rank prints when it stops all ranks."""
     return re.findall(r"^vpps: (.*); all ranks end$", found.err, re.MULTILINE)
 
 
@@ -71,7 +71,7 @@ def test_what_leaves_the_block_of_a_world_ends_all(way: str) -> None:
 @pytest.mark.parametrize("launcher", ranks.LAUNCHERS)
 @pytest.mark.parametrize("way", ["killed", "vanishes"])
 def test_the_launcher_says_what_was_killed(launcher: str, way: str) -> None:
-    """Other ranks report it if the launcher does not end them."""
+    """Other ranks report the failure if the launcher does not stop them."""
     assert len(said(ended(launcher, way))) <= 1
 
 
@@ -86,7 +86,7 @@ def test_a_rank_that_ends_before_mpi_begins_ends_all() -> None:
 
 @pytest.mark.parametrize("launcher", ranks.LAUNCHERS)
 def test_nothing_ends_a_program_whose_ranks_have_parted(launcher: str) -> None:
-    """A program may take any time after its ranks have parted."""
+    """A program may run for any time after its ranks have left the world."""
     said = ranks.run(launcher, 2, MODULE, "ends", "block")
     assert said.count("ends in its own time") == 2
 

@@ -1,4 +1,4 @@
-"""Gradients of ranks with simulated GPUs: from GPU to GPU, or through the memory of the hosts."""
+"""Exchange of gradients between simulated GPUs: from GPU to GPU, or through host memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def learned(launcher: str, n: int, how: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
-    """Return the results of one process; it sums in the memory of its GPU."""
+    """Return the results of one process; it sums in its GPU's memory."""
     (found,) = learned("mpiexec", 1, "own")
     return found
 

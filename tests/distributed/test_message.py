@@ -94,7 +94,7 @@ def test_what_no_rank_has_written_is_an_error(data: bytes) -> None:
 
 
 class PickledCall:
-    """Makes a folder when it is unpickled."""
+    """Creates a folder when it is unpickled."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -105,12 +105,12 @@ class PickledCall:
 
 @pytest.fixture
 def unfinished(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop worlds that failed to start from ending the test run at its exit."""
+    """Prevent worlds that failed to start from aborting the test run at exit."""
     monkeypatch.setattr("vpps.distributed.world._OPEN", {})
 
 
 class HostileRank(Echo):
-    """A rank that answers every gathered value by a pickle."""
+    """A rank that answers every gathered value with a pickle."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(any_thread=False)
@@ -127,7 +127,7 @@ class HostileRank(Echo):
 
 @pytest.mark.usefixtures("unfinished")
 def test_a_pickle_of_another_rank_is_not_executed(tmp_path: Path) -> None:
-    """Covers values that are exchanged while the world is made."""
+    """Covers values that are exchanged while the world is created."""
     with pytest.raises(vpps.DistributedError, match="another rank sent what vpps did not write"):
         World(HostileRank(pickle.dumps(PickledCall(tmp_path / "executed"))), None, 9.0, 1, bind=False)
     assert not list(tmp_path.iterdir())

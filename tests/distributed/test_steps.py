@@ -1,4 +1,4 @@
-"""Steps of several shards, in a world of one process: the shards of each step, and refused calls."""
+"""Steps with several shards, in a world of one process: the shards of each step, and refused calls."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Net:
         return graph, vpps.sum(h * h)
 
     def give(self, handle: vpps.Handle, shards: Iterable[float] = range(2), **how: bool) -> None:
-        """Pass the losses of shards to `fb`."""
+        """Pass the shards' losses to `fb`."""
         for k in shards:
             handle.fb(*self.loss(k), **how)
 
@@ -79,7 +79,7 @@ def test_shards_of_other_weights_are_forgotten(net: Net, handle: vpps.Handle, tm
 
 
 def test_a_loop_that_was_left_within_a_step_is_noticed(net: Net, handle: vpps.Handle) -> None:
-    """Otherwise all later steps would mix shards of two batches."""
+    """Otherwise all later steps would mix shards from two batches."""
     batches = chains(*[1] * 8).batches
     for _ in batches(4, world=net.world):
         handle.fb(*net.loss(0))
@@ -117,7 +117,7 @@ def test_an_error_ends_the_step(net: Net, handle: vpps.Handle) -> None:
 
 @pytest.mark.parametrize("inputs", [False, True])
 def test_no_shard_has_anything_to_learn(net: Net, handle: vpps.Handle, inputs: bool) -> None:
-    """Inputs need no gradients, as without a world: no step of zeros, which would decay weights and moments."""
+    """Inputs need no gradients, as without a world. No step has zero gradients: it would decay weights and moments."""
 
     def loss() -> tuple[vpps.Graph, vpps.Expression]:
         graph = vpps.Graph()
@@ -169,12 +169,12 @@ def test_a_world_of_one_is_any_threads(net: Net, handle: vpps.Handle) -> None:
     assert net.model.step == 1
 
 
-# ---- work beside the program
+# ---- work in parallel with the program
 
 
 @pytest.fixture
 def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Hold sums back until this event is set."""
+    """Delay sums until this event is set."""
     free, sums = threading.Event(), GradientSum.__call__
 
     def late(self: GradientSum, *given: Any, **how: Any) -> Any:
@@ -191,7 +191,7 @@ def test_the_next_graph_is_planned_while_gradients_travel(
 ) -> None:
     """Each graph is planned once: the plan is launched unless something has changed."""
     held_up.set()
-    net.give(handle)  # new cells are known to all ranks after this step
+    net.give(handle)  # all ranks know the new cells after this step
     handle.sync_get_latest_loss()
     held_up.clear()
     made, plan_training = list[vpps.Graph](), Planner.plan_training
@@ -199,7 +199,7 @@ def test_the_next_graph_is_planned_while_gradients_travel(
     def noted(self: Planner, graph: vpps.Graph, *more: Any, **how: Any) -> Plan:
         plan = plan_training(self, graph, *more, **how)
         made.append(graph)
-        if len(made) == 3:  # the first of the second step
+        if len(made) == 3:  # the first shard of the second step
             held_up.set()
         return plan
 
@@ -212,7 +212,7 @@ def test_the_next_graph_is_planned_while_gradients_travel(
 
 
 def test_what_was_planned_for_nothing_is_planned_again(net: Net, handle: vpps.Handle) -> None:
-    """If the step before is skipped, its update is not launched; another seed gives other masks."""
+    """If the previous step is skipped, its update is not launched; a different seed gives different masks."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         net.give(handle, (np.inf, 0, 1, 2, 3, 4))
@@ -225,7 +225,7 @@ def out_of_sums(*_: Any, **__: Any) -> Any:
 
 
 def one_by_one(shards: Iterable[int], step: int = 0) -> NDArray[np.float32]:
-    """Return the weights after earlier steps and these shards, each waited for."""
+    """Return the weights after earlier steps and these shards, waiting for each."""
     net = Net()
     net.model.step = step
     with net.handle() as handle:
@@ -236,7 +236,7 @@ def one_by_one(shards: Iterable[int], step: int = 0) -> NDArray[np.float32]:
 
 
 def test_a_step_is_made_as_things_were(net: Net, handle: vpps.Handle, held_up: threading.Event) -> None:
-    """A step ignores later changes by the program before its end."""
+    """A step ignores changes that the program makes before the step's end."""
     net.give(handle)
     assert (net.model.step, handle.is_newer) == (1, True)
     assert isinstance(handle.optimizer, vpps.SGD)
@@ -285,7 +285,7 @@ def test_whatever_comes_waits_for_the_step(event: str, net: Net, tmp_path: Path,
 def test_the_number_of_a_step_may_be_assigned_while_it_goes_on(
     net: Net, handle: vpps.Handle, held_up: threading.Event, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next step follows the assigned number; the current step keeps its own, which Adam uses."""
+    """The next step continues from the assigned number; the current step keeps its number, which Adam uses."""
     if fails:
         monkeypatch.setattr(GradientSum, "__call__", out_of_sums)
     net.give(handle)
@@ -303,7 +303,7 @@ def test_a_trace_may_be_left_while_another_thread_ends_the_step(
     """Both threads must lock in the same order; otherwise each holds the lock that the other needs."""
     thread = threading.Thread(target=net.W.numpy)
     held_up.set()
-    net.give(handle)  # new cells are known to all ranks after this step
+    net.give(handle)  # all ranks know the new cells after this step
     handle.sync_get_latest_loss()
     held_up.clear()
     with handle.trace() as trace:
@@ -331,12 +331,12 @@ net.give(handle)
 
 
 def test_a_program_may_end_while_a_step_goes_on() -> None:
-    """The step's machine ends after the step."""
+    """The step's machine is closed only after the step."""
     assert run(BEGUN) == ""
 
 
 def test_a_forked_child_does_not_wait_for_a_step() -> None:
-    """The parent's thread does not exist in the child, and its knowledge of the step is outdated."""
+    """The parent's thread does not exist in the child, whose view of the step is outdated."""
     children = """
     import os, vpps
     child = os.fork()
@@ -357,7 +357,7 @@ def test_a_forked_child_does_not_wait_for_a_step() -> None:
 def test_an_error_beside_the_program_is_the_next_calls(
     net: Net, handle: vpps.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error is raised once. Then training goes on as if the step had not begun."""
+    """The error is raised once. Training then continues as if the step had not begun."""
     with monkeypatch.context() as patch:
         patch.setattr(GradientSum, "__call__", out_of_sums)
         net.give(handle)

@@ -1,4 +1,4 @@
-"""Several processes train to the same bits as one process with as many shards, over every transport."""
+"""Several processes train to the same bits as one process with the same number of shards, over every transport."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.distributed.cases import CASES, CASES_OF_ZOO, SHARDS, STEPS_OF_ZOO, R
 
 pytestmark = pytest.mark.cpu
 
-# Worlds of two are the halves of four, below.
+# Worlds of two are tested below, as the halves of four.
 WORLDS = [
     *(pytest.param("mpiexec", n, id=f"mpich-{n}") for n in (1, 3, 4)),
     pytest.param("openmpi", 3, id="openmpi-3"),
@@ -32,7 +32,7 @@ def alone(shards: int) -> Results:
 @pytest.fixture(scope="module")
 def expected() -> Results:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VPPS_VERIFY", "0")  # another number of shards has scripts of the same kinds, but fewer
+        patch.setenv("VPPS_VERIFY", "0")  # other numbers of shards only have scripts of the same kinds
         return alone(SHARDS)
 
 
@@ -55,7 +55,7 @@ def test_ranks_train_as_one_process_does(launcher: str, n: int, expected: Result
 
 @pytest.mark.parametrize("launcher", ranks.LAUNCHERS)
 def test_a_part_of_all_processes_is_a_world(launcher: str, expected: Results, tmp_path: Path) -> None:
-    """A communicator that the program has split, with MPI for a single thread, or groups of its own."""
+    """A communicator that the program has split, with MPI for a single thread, or groups that the program made."""
     ranks.run(launcher, 4, "tests.distributed.cases", tmp_path / "found", SHARDS, "halves")
     for which in range(2):
         assert_equal(pickle.loads((tmp_path / f"found{which}").read_bytes()), expected)
@@ -63,7 +63,7 @@ def test_a_part_of_all_processes_is_a_world(launcher: str, expected: Results, tm
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_another_number_of_shards_changes_the_order_of_sums_alone(shards: int, expected: Results) -> None:
-    """With one shard the handle works as without a world."""
+    """With one shard the handle behaves as without a world."""
     found = alone(shards)
     for name, case in CASES.items():
         assert found[name].keys() == expected[name].keys()
@@ -87,8 +87,8 @@ def test_masks_of_dropout_differ_between_shards(expected: Results) -> None:
 
 
 def test_every_network_of_the_zoo_trains_as_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results equal one process with as many shards to the bit, and one without shards up to the order of sums."""
-    monkeypatch.setenv("VPPS_VERIFY", "0")  # tests/zoo verifies scripts of these networks, tests above those of shards
+    """Results are bit-identical to one process with as many shards, and equal one without up to the order of sums."""
+    monkeypatch.setenv("VPPS_VERIFY", "0")  # tests/zoo verifies these networks' scripts, tests above those with shards
     ranks.run("mpiexec", 3, "tests.distributed.cases", tmp_path / "found", 3, "zoo")
     found = pickle.loads((tmp_path / "found").read_bytes())
     whole, expected = (cases.results(vpps.distributed.init("alone", shards=n), zoo=True) for n in (1, 3))

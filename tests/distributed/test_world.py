@@ -61,7 +61,7 @@ def test_srun_without_a_way_to_meet_is_an_error(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_mpi_that_does_not_understand_the_launcher_is_an_error() -> None:
-    """Otherwise every process would train alone."""
+    """Otherwise every process would train on its own."""
     if why := ranks.missing("mpiexec"):
         pytest.skip(why)
     command = [sys.executable, "-c", "import vpps; vpps.distributed.init()"]
@@ -72,7 +72,7 @@ def test_an_mpi_that_does_not_understand_the_launcher_is_an_error() -> None:
 
 
 def test_a_process_that_was_stopped_itself_finds_what_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few further calls of MPI are needed."""
+    """A few more MPI calls are needed."""
     clock, answers = itertools.count(step=9), iter([False, False, True])
     monkeypatch.setattr("vpps.distributed.transports.time", SimpleNamespace(monotonic=lambda: next(clock)))
     transport = object.__new__(MpiTransport)
@@ -90,7 +90,7 @@ def test_a_process_alone_is_a_world_of_one() -> None:
 
 
 class Echo(Transport):
-    """Exchanges with another rank that sends the same."""
+    """Exchanges with a second rank that sends the same values."""
 
     name, rank, size = "echo", 0, 2
 
@@ -109,7 +109,7 @@ class Echo(Transport):
 
 
 class EchoToTheFirst(Echo):
-    """Echo as the second rank."""
+    """Echo the values as the second rank."""
 
     rank = 1
 
@@ -129,13 +129,13 @@ def test_only_the_first_rank_gives_notices(
 
 
 def in_a_thread(call: Callable[[], Any]) -> Any:
-    """Return the result of a call in a thread, or its error."""
+    """Return the result or error of a call in a thread."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(call).result(20)
 
 
 def test_a_world_belongs_to_the_thread_that_made_it() -> None:
-    """A world also belongs to the thread that it has made itself, to which other threads may not give work."""
+    """A world also belongs to the thread that it has started, to which no other thread may give work."""
     with World(Echo(any_thread=True), None, 9.0, 1, bind=False) as world:
         for call in (world.barrier, lambda: world.gather(1), lambda: world.aside(int)):
             with pytest.raises(vpps.DistributedError, match="belongs to the thread that made it"):

@@ -3,24 +3,24 @@
 Languages of fences:
 
     python    runs; all blocks of a page share one namespace.
-    {literalinclude} PROGRAM.py    a program of its own, which is in the working directory from then on.
+    {literalinclude} PROGRAM.py    a separate program; from then on it is in the working directory.
     output    the output of the Python block before it.
-    console   lines after `$ ` are commands of a shell, the others their output, errors included; notices of
-              compiling are left out.
+    console   lines after `$ ` are shell commands, the others their output, errors included; compile notices are left
+              out.
     text, json   is not run: data, formulas, messages.
 
-Comparing outputs treats runs of white space as one blank; `...` matches anything (`0....` a number below one). A
+Comparisons of outputs treat runs of white space as one blank; `...` matches anything (`0....` a number below one). A
 comment before a fence marks exceptions:
 
-    <!-- not run: a GPU -->        why it is not run
-    <!-- needs: torch -->          it runs where that module is installed
+    <!-- not run: a GPU -->        the reason why it is not run
+    <!-- needs: torch -->          it runs if that module is installed
     <!-- raises: ShapeError -->    it ends with that exception, whose message is the last line of its output
     <!-- exits: 1 -->              its last command ends with that status
     <!-- numbers: vary -->         any number in its output stands for any other: times, addresses, and numbers that
                                    depend on the instruction set or the number of cores
 
-`python -m tests.docs.blocks PAGE` runs a page in the working directory, which should be an empty one. It ends with
-status 1 at the first block that differs from the page. With `--update` it writes differing outputs into the page.
+`python -m tests.docs.blocks PAGE` runs a page in the working directory, which should be an empty one. It exits with
+status 1 at the first block that differs from the page. With `--update` it writes the new outputs into the page.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ RUN = ("python", "console")
 INCLUDE = "{literalinclude}"
 SHOWN = ("output", "text", "json")
 MARKS = ("not run", "needs", "raises", "exits", "numbers")
-NUMBER = re.compile(r"0x[0-9a-f]+|\d(?:[\d,.]*\d)?(?:e[+-]?\d+)?|─+")  # lines under the heads of tables vary as well
+NUMBER = re.compile(r"0x[0-9a-f]+|\d(?:[\d,.]*\d)?(?:e[+-]?\d+)?|─+")  # rules under table heads vary as well
 
 
 class PageError(Exception):
@@ -75,9 +75,9 @@ class Block:
         line: line of the fence, from 1.
         language: text after the fence.
         text: text between the fences.
-        output: for Python, the output in the block after it; None without such a block.
-        output_line: line of that block's fence.
-        marks: marks from comments before it, by name.
+        output: for Python, the output in the following block; None without such a block.
+        output_line: line of the output block's fence.
+        marks: marks from the comments before the block, by name.
     """
 
     page: Path
@@ -167,7 +167,7 @@ def run_page(page: Path) -> None:
 
 
 def _run_python(block: Block, namespace: dict[str, Any]) -> None:
-    # Prepends the page's earlier lines as empty lines, so that tracebacks show the page's own line numbers.
+    # Empty lines replace the page's earlier lines, so that tracebacks show the page's line numbers.
     code = compile("\n" * block.line + block.text, str(block.page), "exec", dont_inherit=True)
     printed = io.StringIO()
     expected = block.marks.get("raises")
@@ -211,7 +211,7 @@ def _run_console(block: Block) -> None:
 
 
 def _commands(block: Block) -> list[tuple[str, str]]:
-    """Return commands and their outputs."""
+    """Return the commands and their outputs."""
     found: list[tuple[str, str]] = []
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         match = re.match(r"((?:[^\n]*\\\n)*[^\n]*)\n?(.*)", part, flags=re.DOTALL)

@@ -20,7 +20,7 @@ PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts
 BLOCKS = {page: blocks_of(page) for page in PAGES}
 WITH_BLOCKS = {page: blocks for page, blocks in BLOCKS.items() if any(b.language in RUN for b in blocks)}
 
-# Blocks that none of our machines can run, by reason, and the largest number of each.
+# Reasons why none of our machines can run a block, and the largest number of blocks for each reason.
 NOT_RUN = {"installs packages": 1, "depends on the machine": 1, "trees.py is a file of the tutorial": 1}
 
 # Commands that change a user's shared files: measured choices and compiled kernels.
@@ -45,7 +45,7 @@ def name_of(page: Path) -> str:
 )
 def test_blocks_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for name in ("VPPS_PASSES", "VPPS_VERIFY"):  # of the other tests; pages show a user's output
+    for name in ("VPPS_PASSES", "VPPS_VERIFY"):  # set for the other tests; pages show a user's output
         environment.pop(name, None)
     folder = tmp_path / "page"
     folder.mkdir()
@@ -71,7 +71,7 @@ def test_few_blocks_are_not_run() -> None:
 
 @pytest.mark.host
 def test_a_program_is_linked_in_the_section_that_shows_it() -> None:
-    """On GitHub an include is an empty box in the text."""
+    """On GitHub an include shows as an empty box."""
     unlinked = []
     for page, blocks in BLOCKS.items():
         lines = page.read_text(encoding="utf-8").splitlines()

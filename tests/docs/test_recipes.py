@@ -1,4 +1,4 @@
-"""Every program of docs/recipes runs, prints its page's output, and its statements hold."""
+"""Every program in docs/recipes runs and prints its page's output, and the page's statements are true."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_rates(recipe: ModuleType, found: Any) -> None:
     rates, moved = zip(*found, strict=True)
     assert rates.index(max(rates)) == 3  # the fourth update is the last of the warm-up
     assert rates[-1] == 0
-    assert moved[0] == pytest.approx(rates[0], rel=1e-3)  # as far as Adam's first step goes
+    assert moved[0] == pytest.approx(rates[0], rel=1e-3)  # the size of Adam's first step
     assert moved[-1] == 0
 
 
@@ -78,7 +78,7 @@ def check_bilstm_crf(recipe: ModuleType, found: Any) -> None:
     losses, best, greedy = found
     assert losses[-1] < 0.5 * losses[0]
     assert best > greedy
-    # Loss and best path of a sentence equal those over all its paths, one by one.
+    # A sentence's loss and best path equal those from enumerating all its paths.
     rng = np.random.default_rng(1)
     model = vpps.Model(seed=1)
     network = recipe.BiLSTMCRF(model, 9, 3, hidden=32)
@@ -109,8 +109,8 @@ def check_stack_lstm_parser(recipe: ModuleType, found: Any) -> None:
 def check_pointers(recipe: ModuleType, found: Any) -> None:
     losses, right = found
     assert losses[-1] < 0.5 * losses[0]
-    assert right > 0.8  # guessing would be right once in three to five
-    # The loss of a step is the cross entropy of its scores.
+    assert right > 0.8  # guessing is right once in three to five times
+    # A step's loss is the cross entropy of its scores.
     model = vpps.Model(seed=2)
     network = recipe.Pointer(model)
     graph, numbers = vpps.Graph(), np.random.default_rng(1).uniform(size=(2, 3))
@@ -144,7 +144,7 @@ def check_precision(recipe: ModuleType, found: Any) -> None:
 def check_from_dgl(recipe: ModuleType, found: Any) -> None:
     losses, accuracy = found
     assert losses[-1] < 0.5 * losses[0]
-    assert accuracy > 0.7  # 0.4 are of the commonest class
+    assert accuracy > 0.7  # 0.4 belong to the most common class
 
 
 CHECKS: dict[str, Callable[[ModuleType, Any], None]] = {
@@ -154,7 +154,7 @@ SMALLER = {"latency": {"hidden": 32, "n_trees": 32, "at_once": 8}}
 
 
 def page_of(name: str) -> Block:
-    """Return the block of a program's output on its page."""
+    """Return the block with a program's output from its page."""
     (page,) = [page for page, text in PAGES.items() if re.search(rf"\{{literalinclude\}} (\S*/)?{name}\.py\n", text)]
     printed = re.findall(r"```text\n(.*?)```", PAGES[page], re.DOTALL)[-1]
     return Block(page, 0, "python", "", printed, marks={"numbers": "vary"})
@@ -166,7 +166,7 @@ def test_a_recipe_does_what_it_says(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("VPPS_VERIFY", "0")  # takes ten times as long as the programs, which run as users run them
+    monkeypatch.setenv("VPPS_VERIFY", "0")  # verifying takes ten times as long as the programs, which run as for users
     monkeypatch.setenv("VPPS_TARGET", "cpu")
     for package in ("tensorboardX", "torch.utils.tensorboard"):
         monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed

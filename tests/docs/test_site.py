@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="Sphinx is absent: scripts/docs installs it"),
 ]
 
-# Builds as scripts/docs does, in a process without network access.
+# Builds like scripts/docs, in a process without network access.
 BUILD = """
 import sys
 def refuse(event, arguments):
@@ -77,7 +77,7 @@ def test_every_public_name_is_documented(site: Path) -> None:
 
 
 def test_signatures_are_readable(site: Path) -> None:
-    """No alias is expanded, and no default is the representation of an object."""
+    """No alias is expanded, and no default is shown as an object's repr."""
     pages = {page.stem: page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html")}
     heads = {
         (name, head) for name, page in pages.items() for head in re.findall(r"<dt class=\"sig.*?</dt>", page, re.DOTALL)

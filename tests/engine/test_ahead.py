@@ -1,4 +1,4 @@
-"""Kernels made ahead of time: the plans and refusals of `specialize`; handles compile the same kernels."""
+"""Kernels made ahead of time: what `specialize` plans and refuses; handles compile the same kernels."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TestInstructions:
         assert not any(name.endswith(".sgd") for name in names)
 
     def test_are_those_that_a_launch_has_for_where_its_matrices_are(self) -> None:
-        """The step adds partial tiles, and the mean of the losses has no backward."""
+        """The step adds partial tiles, and the losses' mean has no backward."""
         model, (graph, loss) = tree_lstm(256)
         update = Update(vpps.Adam(), 1, 1, None)
         options = vpps.ChipOptions(groups=1)
@@ -110,7 +110,7 @@ def test_explain_on_cpu_lists_every_parameter_and_what_it_takes(precision: str |
         text = handle.explain()
         handle.fb(*example)
         again = handle.explain()
-        assert again.startswith(text + "peak  ")  # then come memory and cells, and all else is unchanged
+        assert again.startswith(text + "peak  ")  # then come memory and cells; everything else is unchanged
         assert {"cell TreeLSTMSentiment.leaf", "cell TreeLSTMSentiment.inner"} <= set(again.splitlines())
         assert handle.explain() == again
         memory = handle.memory
@@ -120,7 +120,7 @@ def test_explain_on_cpu_lists_every_parameter_and_what_it_takes(precision: str |
         assert words in text
     total = memory.weights + memory.gradients + memory.moments + memory.averages
     stated = float(text.split("1 table: ")[1].split(" KiB")[0]) * 1024
-    assert stated == pytest.approx(total, rel=0.05, abs=2048)  # places begin at cache lines
+    assert stated == pytest.approx(total, rel=0.05, abs=2048)  # arrays begin at cache lines
     assert max(map(len, text.splitlines())) <= 110
     rounded = "precision      bf16, of products with tree_lstm/W, tree_lstm/U\n"
     assert (rounded in text) == (precision != "float32")

@@ -1,4 +1,4 @@
-"""Groups of virtual processors on simt: every number of groups gives the reference's results, without races.
+"""Groups of virtual processors on simt: any number of groups gives the reference's results, without races.
 
 tests/simt/test_training.py trains with weights anywhere on the chip.
 """
@@ -79,18 +79,18 @@ def trees(net: Net, graph: vpps.Graph) -> list[E]:
 
 
 def chains(net: Net, graph: vpps.Graph, start: E | None = None) -> list[E]:
-    """Record sequences that begin with one state, which runs before them."""
+    """Record sequences that begin with one shared state, which is computed before them."""
     start = graph.zeros(WIDTH) if start is None else start
     return [net.loss(chain(net, graph, start, range(k, k + length)), 1) for k, length in enumerate((3, 1, 4, 2, 5))]
 
 
 def shared_start(net: Net, graph: vpps.Graph) -> list[E]:
-    """Record chains from a learned state, whose gradient comes from all groups."""
+    """Record chains that begin with a learned state, whose gradient comes from all groups."""
     return chains(net, graph, *net.leaves(graph, 2))
 
 
 def two_memories(net: Net, graph: vpps.Graph) -> list[E]:
-    """Record five queries; a memory joins those that read it."""
+    """Record five queries; queries that read the same memory are connected."""
     losses = []
     for queries in (2, 3):
         memory = [net.node(*net.leaves(graph, k, k + 1)) for k in range(4)]
@@ -107,7 +107,7 @@ def one_component(net: Net, graph: vpps.Graph) -> list[E]:
 
 
 def leaves_alone(net: Net, graph: vpps.Graph) -> list[E]:
-    """Record leaves with a loss each and no other connections."""
+    """Record leaves, each with a loss and no other connections."""
     return [net.loss(leaf, 2) for leaf in net.leaves(graph, 0, 1, 2, 3, 3, 3)]
 
 
@@ -115,12 +115,12 @@ RECIPES: tuple[Recipe, ...] = (trees, chains, shared_start, two_memories, one_co
 
 
 def scalar_loss(losses: Sequence[E]) -> E:
-    """Join groups by a sum, a product of losses, and a scale."""
+    """Join groups by a sum, by a product of losses, and by a scale."""
     return vpps.sum(losses) * 0.5 + losses[0] * losses[-1]
 
 
 class Trained:
-    """A net with a handle on simt."""
+    """A net and its handle on simt."""
 
     def __init__(self, groups: int) -> None:
         self.net = Net()
@@ -207,7 +207,7 @@ calls = st.lists(
 def test_random_graphs_agree_with_the_reference(
     trained: Trained, parts: list[list[tuple[int, list[int]]]], crossing: list[int], late: list[tuple[int, list[int]]]
 ) -> None:
-    """DAGs without connections, except shared sources and values that cross over."""
+    """DAGs that are connected only by shared sources and by values that cross over."""
     net, graph = trained.net, vpps.Graph()
     everywhere = [graph.zeros(WIDTH), *net.leaves(graph, 1)]
     everything: list[E] = []

@@ -1,4 +1,4 @@
-"""A handle's reported memory is its real memory, and training in the steady state takes no more."""
+"""A handle reports the memory that it really uses, and training in the steady state takes no more."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_parts_are_exact(precision: str) -> None:
         assert handle._engine.planner is not None
         assert use.weights == 4 * (
             80 + 2 * panel * 8 + 8 + 5
-        )  # W and its transpose in a panel each, or half a panel for both
+        )  # W and its transpose in one panel each, or half a panel for both
         assert use.gradients == 4 * (panel * 8 + 8)
         assert use.moments == 2 * 4 * (80 + panel * 8 + 8)
         assert use.script == handle._engine.plan.script.nbytes
@@ -110,7 +110,7 @@ def test_values_that_were_not_asked_for_are_refused_not_garbage(train: bool) -> 
 
 
 def pyramid(n_words: int) -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
-    """A pyramid of neighbours; every state but those at the edges is read twice."""
+    """A pyramid of neighbours; every state except those at the edges is read twice."""
     model = vpps.Model(seed=1)
     table = model.lookup("words", (5, 64))
     composition = NaryTreeLSTM(model, 64, 64)
@@ -123,7 +123,7 @@ def pyramid(n_words: int) -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
 
 @pytest.mark.parametrize("vps", [1, 2, 3])
 def test_gradients_that_are_handed_back_give_way(vps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients of three levels of a pyramid exist at a time; weight gradients are the same to the bit."""
+    """Gradients of three levels of a pyramid exist at a time; weight gradients are bit-identical."""
     n = 20
     model, graph, loss = pyramid(n)
 
@@ -137,4 +137,4 @@ def test_gradients_that_are_handed_back_give_way(vps: int, monkeypatch: pytest.M
     kept_to_the_end, expected = trained()
     assert gradients == expected
     vertices, levels = n * (n - 1) // 2, (n - 1) + (n - 2) + (n - 3)
-    assert kept_to_the_end - batch >= 0.9 * (vertices - levels) * 4 * 64 * 4  # of h and c, both
+    assert kept_to_the_end - batch >= 0.9 * (vertices - levels) * 4 * 64 * 4  # of both h and c

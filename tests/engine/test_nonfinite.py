@@ -22,7 +22,7 @@ TARGETS = [pytest.param("cpu", marks=pytest.mark.cpu), pytest.param("simt", mark
 
 
 class Net:
-    """A recurrent net with a matrix, a bias, a table, and ways to spoil a batch."""
+    """A recurrent net with a matrix, a bias and a table, and ways to spoil a batch."""
 
     def __init__(self, hidden: int = 5) -> None:
         self.model = vpps.Model(seed=3)
@@ -45,14 +45,14 @@ class Net:
             h = self.step(h, k, graph.input(x))
             losses.append(vpps.dot(h, h))
         loss = vpps.sum(losses)
-        if "gradient" in spoiled:  # infinite under a finite loss: the derivative of a root at 0
+        if "gradient" in spoiled:  # infinite although the loss is finite: the derivative of a root at 0
             zeros = graph.zeros(self.hidden)
             loss = loss + vpps.sum(vpps.sqrt(vpps.square(self.W @ zeros + self.b * zeros)))
-        elif spoiled == "overflow":  # finite factors overflow in the gradient alone
+        elif spoiled == "overflow":  # finite factors overflow only in the gradient
             loss = loss + vpps.dot(graph.lookup(self.words, 2), graph.input([1e30] + [0] * (self.hidden - 1))) * 1e-5
             loss = loss + vpps.sum(self.W @ graph.input([1e25] * self.hidden)) * 1e-30
             loss = loss + vpps.sum(vpps.tanh(self.W @ graph.input([1e-30] * self.hidden)) * 1e32) * 1e-10
-        if "loss" in spoiled:  # only the loss: no gradient comes from there
+        if "loss" in spoiled:  # only the loss: no gradient comes from this term
             loss = loss + vpps.sum(vpps.log(graph.input([-1.0])))
         return graph, loss
 
@@ -140,7 +140,7 @@ CASES = [
     [pytest.param(*case, marks=pytest.mark.cpu if case[0] in ON_CPU else pytest.mark.simt) for case in CASES],
 )
 def test_training_goes_on_as_if_what_is_left_out_had_not_been(how: str, history: str, matrix: bool) -> None:
-    """Gradients are added in place to held ones. Unless a step applies them, a spoiled addition must not begin."""
+    """Gradients are added in place to held gradients. Unless a step applies them, a spoiled addition must not begin."""
     trained, spoiled = [], sum(call.strip("+") != "-" for call in history.split())
     for without in (False, True):
         net = Net(hidden=32 if matrix else 5)
@@ -181,7 +181,7 @@ def test_a_norm_that_is_infinite_by_itself_takes_accumulated_gradients_with_it()
 @pytest.mark.cpu
 @pytest.mark.parametrize("vps", [1, 2, 8])
 def test_large_factors_of_different_rows_do_not_stop_a_step(vps: int) -> None:
-    """A masked row may hold any finite value, and does not affect the check of other rows."""
+    """A masked row may hold any finite value, and does not affect the check for other rows."""
     model = vpps.Model(seed=1)
     W = model.parameter("W", (40, 40))
 
@@ -202,7 +202,7 @@ def test_large_factors_of_different_rows_do_not_stop_a_step(vps: int) -> None:
 
 @pytest.mark.cpu
 def test_it_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The warning names the user's call, and also appears if the place is unknown."""
+    """The warning names the user's call, and also appears if the call is unknown."""
     monkeypatch.setattr("vpps.engine.engine.where_it_began", lambda *given: 1 / 0)
     net = Net()
     with vpps.Handle(net.model) as handle:
@@ -221,7 +221,7 @@ def test_it_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.cpu
 @pytest.mark.parametrize("read", ["fb", "numpy", "close", "loss"])
 def test_it_is_raised_at_the_next_synchronisation(read: str) -> None:
-    """The synchronisation does nothing else, and loses nothing."""
+    """Synchronising does nothing else, and loses nothing."""
     net, witness = Net(), Net()
     with vpps.Handle(witness.model, vpps.SGD(lr=1.0)) as other:
         other.fb(*witness.batch())

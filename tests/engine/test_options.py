@@ -1,4 +1,4 @@
-"""The table of a handle's options determines its signature and its documentation."""
+"""The table of handle options determines the signature and documentation of `Handle`."""
 
 from __future__ import annotations
 

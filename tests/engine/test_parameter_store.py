@@ -1,4 +1,4 @@
-"""Weights, moments and counters of model and pool stay in step through all events."""
+"""Weights, moments and counters in model and pool are kept consistent through all events."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ pytestmark = pytest.mark.cpu
 
 @contextmanager
 def interrupt_next_launch(handle: vpps.Handle, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Interrupt the block by Ctrl-C just before a kernel is launched."""
+    """Interrupt the block with Ctrl-C just before a kernel is launched."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     with patch.context() as context:
-        context.setattr(type(handle._engine.machine), "launch", interrupt)  # it may be another machine by then
+        context.setattr(type(handle._engine.machine), "launch", interrupt)  # by then it may be a different machine
         with pytest.raises(KeyboardInterrupt):
             yield
 
 
 def test_an_update_that_never_began_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next update gets its number: bias correction and schedules count completed updates."""
+    """The next update gets the interrupted update's number: bias correction and schedules count completed updates."""
     net, witness = new(), new()
     with vpps.Handle(net.model, vpps.Adam()) as handle, vpps.Handle(witness.model, vpps.Adam()) as other:
         net.train(handle, range(2))
@@ -50,7 +50,7 @@ def test_an_update_that_never_began_leaves_no_trace(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_interrupted_upload_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next upload covers all remaining parameters, though no weight has changed since the one before."""
+    """The next upload covers all remaining parameters, although no weight has changed since the previous upload."""
     model = vpps.Model(seed=1)
     a, b = model.parameter("a", (4,), init="normal"), model.parameter("b", (4,), init="normal")
 
@@ -67,7 +67,7 @@ def test_an_interrupted_upload_is_made_again(monkeypatch: pytest.MonkeyPatch) ->
 
     with vpps.Handle(model, train=False) as handle:
         expected = value()
-        handle._engine._bind(accumulate=False)  # moves all of them, like cells that need other places
+        handle._engine._bind(accumulate=False)  # moves all of them, as cells that need another layout do
         with monkeypatch.context() as context:
             context.setattr(Distribution, "store_weights", interrupted)
             with pytest.raises(KeyboardInterrupt):

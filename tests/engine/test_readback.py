@@ -1,4 +1,4 @@
-"""Rows are read from any positions in the pool."""
+"""Rows can be read from any positions in the pool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POOL = np.arange(4096, dtype=np.float32)
     "addresses",
     [
         [64, 128, 192, 256],  # contiguous, if rows are 64 floats
-        [512, 64, 1024, 64],  # in any order, one of them twice
+        [512, 64, 1024, 64],  # in any order, one position twice
         [100, 117, 1030],  # at odd places, and overlapping
         [7],
         [],

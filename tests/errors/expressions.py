@@ -12,7 +12,7 @@ from tests.errors.table import read
 
 
 class World:
-    """A model and a graph for mistakes."""
+    """A model, and a graph for the tests to misuse."""
 
     def __init__(self) -> None:
         self.model = vpps.Model(seed=1)
@@ -38,16 +38,16 @@ class World:
         self.cells["declared"] = vpps.cell(elements={"xs": (8,)})(listed)
 
     def names(self) -> dict[str, Any]:
-        """Return the names that the calls of the table use."""
+        """Return the names that the table's calls use."""
         return {**globals(), **vars(self), **self.cells, "call": self.call}
 
     def call(self, function: Any, *arguments: Any, **statics: Any) -> Any:
-        """Call a cell with the name of the function."""
+        """Call a cell that has the function's name."""
         cell = function if isinstance(function, vpps.Cell) else vpps.cell(function)
         return self.graph.call(cell, *arguments, **statics)
 
     def calls(self) -> None:
-        """Make correct calls, twice, so that mistakes differ from earlier calls of the same cells."""
+        """Make correct calls, twice, so that mistakes differ from earlier calls to the same cells."""
         x, y, c = self.x, self.y, self.cells
         for _ in range(2):
             c["two"](x, x), c["two"](y, y), c["pairs"]([x], [x]), self.call(c["pairs"], [], [])

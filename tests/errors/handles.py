@@ -56,21 +56,21 @@ def closed() -> vpps.Handle:
 
 
 def evaluated() -> tuple[vpps.Handle, vpps.Expression]:
-    """Return a handle that evaluated something, and an input of it."""
+    """Return a handle after an evaluation, and an input of the graph."""
     world = World()
     world.handle.forward(world.graph, [vpps.sum(world.W @ world.image)])
     return world.handle, world.image
 
 
 def kept() -> vpps.Handle:
-    """Return a handle that kept the values of a scalar."""
+    """Return a handle that keeps a scalar's values."""
     world = World()
     world.handle.forward(world.graph, [world.loss()], keep=True)
     return world.handle
 
 
 def trained(optimizer: Any = None, trainable: bool = True) -> None:
-    """Train another model for a step."""
+    """Train a different model for a step."""
     world = World(optimizer=optimizer or vpps.SGD(0.1))
     for parameter in world.model:
         parameter.trainable &= trainable
@@ -78,7 +78,7 @@ def trained(optimizer: Any = None, trainable: bool = True) -> None:
 
 
 def strange() -> tuple[vpps.Graph, vpps.Expression]:
-    """Return a graph over another model."""
+    """Return a graph for a different model."""
     other = vpps.Model()
     graph = vpps.Graph()
     row = graph.lookup(other.lookup("strange", (10, 8)), 3)

@@ -20,7 +20,7 @@ LEVELS = np.array([0, 0, 1, 2], np.int32)
 
 
 class World:
-    """A model with cells, and a graph for mistakes.
+    """A model with cells, and a graph for the tests to misuse.
 
     Args:
         given: default arguments of all maps.
@@ -51,7 +51,7 @@ class World:
         self.leaf, self.inner, self.summed = leaf, inner, summed
 
     def names(self) -> dict[str, Any]:
-        """Return the names that the calls of the table use."""
+        """Return the names that the table's calls use."""
         helpers = {f.__name__: f for f in (with_child, pushes, vpps.gather, vpps.scatter, vpps.push, vpps.pull)}
         own = {"map": self.map, "nodes": self.nodes, "trees": self.trees, "lists": self.lists, "again": again}
         return {**globals(), **vars(self), **helpers, **own}
@@ -69,7 +69,7 @@ class World:
         return self.map(function, **{"children": CHILDREN} | arguments)
 
     def lists(self, function: Any = None, **arguments: Any) -> Any:
-        """Make a map over lists of children; correct without a function."""
+        """Make a map over lists of children; without a given function it is correct."""
         return self.map(function or self.summed, **{"children": LISTS, "inputs": {"x": self.x}} | arguments)
 
 

@@ -1,6 +1,6 @@
 """Reads tables of mistakes: a signature in brackets, and below it lines `call  # Error: message`.
 
-In a message `*` matches anything. An indented line continues the one before it.
+In a message `*` matches anything. An indented line continues the previous line.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Mistake(NamedTuple):
     message: str
 
     def refused(self, names: Mapping[str, Any]) -> str:
-        """Make the mistake; returns its error's message without numbers, which count graphs and calls."""
+        """Make the mistake; returns the error message without its numbers, which count graphs and calls."""
         return re.sub(r"\d+", "0", self._message(names))
 
     def explained(self, names: Mapping[str, Any]) -> str:
-        """Make the mistake and check its error's message; returns the message."""
+        """Make the mistake and check the error message; returns the message."""
         message = self._message(names)
         expected = ".*".join(map(re.escape, self.message.split("*")))
         assert re.search(expected, message, re.DOTALL), f"expected {self.message!r}, got {message!r}"
@@ -44,7 +44,7 @@ class Mistake(NamedTuple):
 
 
 def read(table: str) -> list[Mistake]:
-    """Return the mistakes of a table."""
+    """Return the mistakes in a table."""
     found, signature = [], ""
     for line in re.sub(r"\n {4,}", "  ", table).strip().splitlines():
         if line.startswith("["):
@@ -57,5 +57,5 @@ def read(table: str) -> list[Mistake]:
 
 
 def parametrized(mistakes: list[Mistake]) -> pytest.MarkDecorator:
-    """Parametrize a test by the mistakes."""
+    """Parametrize a test with the mistakes."""
     return pytest.mark.parametrize("mistake", mistakes, ids=[f"{m.signature}: {m.call}" for m in mistakes])

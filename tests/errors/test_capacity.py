@@ -1,4 +1,4 @@
-"""A pool that is too small: the message gives the needed size, and nothing is lost."""
+"""If a pool is too small, the message gives the required size, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_too_small_says_what_is_needed_and_what_is_allowed() -> None:
         with pytest.raises(vpps.CapacityError, match=r"MiB.*0\.1 MiB.*pool_limit=.*smaller batches"):
             handle.fb(*large)
         assert net.model.step == 1
-        assert handle.fb(*net.batch(2)) == loss  # as if the large batch had never been
+        assert handle.fb(*net.batch(2)) == loss  # as if the large batch had never existed
         witness.train(other, range(1, 3))
         assert same_bits(net.model.numpy(), witness.model.numpy())
 

@@ -1,5 +1,5 @@
-"""Every user mistake raises the right class before anything runs. The message names the problem, the place and the
-remedy. Afterwards graph, model and handle work as if nothing had happened."""
+"""Every user mistake raises the right class of error before anything runs. The message names the problem, the place and
+the remedy. Afterwards graph, model and handle work as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_mistake_with_a_model_is_explained_and_changes_nothing(mistake: Mistak
     assert same_bits(world.model.numpy(), before)
     assert world.model.step == 0
     assert world.model.trainer is None
-    assert world.model.parameter("p", (2,)).name == "p"  # the name is still free, no scope is left open
+    assert world.model.parameter("p", (2,)).name == "p"  # the name is still free, and no scope is open
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_training_handles_may_follow_one_another_and_forward_only_ones_stand_sid
 
 @pytest.mark.host
 def test_expressions_can_be_kept_in_lists_sets_and_dicts() -> None:
-    """Expressions compare by identity with each other; only a comparison with a number is a mistake."""
+    """Expressions are compared with each other by identity; only a comparison with a number is a mistake."""
     world = World()
     items = [world.x, world.y]
     assert items.index(world.y) == 1

@@ -37,12 +37,12 @@ def case_of(seed: int, number: int, kinds: tuple[str, ...] = KINDS) -> tuple[str
 
 
 def finding(case: Any) -> Finding | None:
-    """Return the finding of a case, or None."""
+    """Return a case's finding, or None."""
     try:
         case.check()
     except Finding as found:
         return found
-    except Exception as error:  # making the case failed: a call that should be accepted
+    except Exception as error:  # making the case failed: vpps refused a call that it should accept
         program = case.program() if hasattr(case, "program") else []
         found = Finding(f"{type(error).__name__}: {error}", program)
         found.__cause__ = error
@@ -78,7 +78,7 @@ def report(number: int, kind: str, seed: int, case: Any, found: Finding) -> None
 
 
 def main() -> int:
-    """Run cases until the time is over; returns 1 if there are findings."""
+    """Run cases until the time is up; returns 1 if there are findings."""
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description="Random cases against oracles.")
     parser.add_argument("--minutes", type=float, default=1.0, help="duration (default 1)")
     parser.add_argument("--seed", type=int, help="seed of all cases (default: a new one each time)")

@@ -1,5 +1,5 @@
 """Runs the same programs in PyTorch, float64, if it is installed: call by call, without cells. PyTorch's autograd gives
-the gradients. This is a second check of the reference, which shares tracing and op table with vpps."""
+the gradients. This checks the reference, which shares tracing and the op table with vpps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOLERANCE = 1e-6
 
 
 class _List(list[Any]):
-    """A list argument with its elements' shape, as the list may be empty."""
+    """A list argument with its elements' shape, because the list can be empty."""
 
     def __init__(self, elements: Sequence[Any], shape: tuple[int, ...]) -> None:
         super().__init__(elements)
@@ -24,7 +24,7 @@ class _List(list[Any]):
 
 
 def losses(lines: list[str], weights: Mapping[str, Any]) -> tuple[float, dict[str, Any]]:
-    """Return the loss of a program and its gradients by name, with these weights. Dropout is off."""
+    """Return a program's loss, and its gradients by name, with these weights. Dropout is off."""
     import torch
 
     made: dict[str, Any] = {}

@@ -20,7 +20,7 @@ WORD = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """An instruction of a stream, with its original period."""
+    """An instruction in a stream, with its original period."""
 
     words: Words
     period: int
@@ -30,7 +30,7 @@ class BrokenScript:
     """A script that is being broken.
 
     Attributes:
-        told: a line per change.
+        told: a line for each change.
     """
 
     def __init__(self, subject: Subject, rng: random.Random) -> None:
@@ -43,13 +43,13 @@ class BrokenScript:
         self._subject = subject
 
     def origin(self, position: int) -> str:
-        """Return the user's words for a position."""
+        """Return a position's description for users."""
         return self._subject.origin(self._origin.get(position, position))
 
     # ---- places
 
     def choose_slots(self) -> list[int]:
-        """Choose entry points of one virtual processor, or of all that share its stream."""
+        """Choose the entry point of one virtual processor, or of all virtual processors that share its stream."""
         slot = self.rng.choice(self.slots)
         if self.rng.random() < 0.5:
             return [slot]
@@ -73,7 +73,7 @@ class BrokenScript:
         """Let virtual processors begin at a stream that is appended to the script.
 
         Args:
-            of: original positions of its instructions.
+            of: original positions of the stream's instructions.
         """
         start = len(self.script)
         ends = start + np.cumsum([len(p.words) for p in pieces])
@@ -86,7 +86,7 @@ class BrokenScript:
         self._origin.update((at, self._origin.get(o, o)) for at, o in zip(begins, of, strict=True))
 
     def instruction(self, suits: Callable[[Decoded], bool] = lambda d: True) -> Decoded | None:
-        """Choose an instruction to change: for all that share its stream, or for one in a stream of its own."""
+        """Choose an instruction to change: for all processors that share its stream, or for one in a new stream."""
         slots = self.choose_slots()
         found = [i for i, d in enumerate(self.stream(slots[0])) if suits(d)]
         if not found:
@@ -111,7 +111,7 @@ class BrokenScript:
 
 
 def places(d: Decoded) -> Iterator[tuple[str, Kind, int]]:
-    """Yield (name, kind, position) of the fields of an instruction; segments and views one by one."""
+    """Yield (name, kind, position) for each field of an instruction; segments and views one by one."""
     at = d.position + HEAD_WORDS
     for f in d.instruction.fields:
         value = d.fields[f.name]
@@ -132,7 +132,7 @@ Mutation = Callable[["BrokenScript"], bool]
 
 
 def of_instruction(suits: Callable[[Decoded], bool] = lambda d: True) -> Callable[[Callable[..., None]], Mutation]:
-    """Return a decorator for mutations of a suitable instruction."""
+    """Return a decorator for mutations of suitable instructions."""
 
     def mutation(change: Callable[[BrokenScript, Decoded], None]) -> Mutation:
         def mutate(b: BrokenScript) -> bool:
@@ -146,7 +146,7 @@ def of_instruction(suits: Callable[[Decoded], bool] = lambda d: True) -> Callabl
 
 
 def of_place(*kinds: Kind) -> Callable[[Callable[..., None]], Mutation]:
-    """Return a decorator for mutations of a field of such a kind: `change(b, d, name, at)`."""
+    """Return a decorator for mutations of fields of these kinds: `change(b, d, name, at)`."""
 
     def mutation(change: Callable[[BrokenScript, Decoded, str, int], None]) -> Mutation:
         @of_instruction(lambda d: any(kind in kinds for _, kind, _ in places(d)))
@@ -166,7 +166,7 @@ def address(b: BrokenScript, d: Decoded, name: str, at: int) -> None:
     match b.rng.randrange(4):
         case 0:
             new = near(b.rng, value, (d.width or 1, (mode & OFFSET_MASK) or 1, 16))
-        case 1:  # to the place of another one
+        case 1:  # to the place of another operand
             others = [o for e in b.stream(b.slots[0]) for _, k, o in places(e) if k in OPERANDS]
             new = int(b.script[b.rng.choice(others)])
         case 2:
@@ -194,7 +194,7 @@ def mode(b: BrokenScript, d: Decoded, name: str, at: int) -> None:
 
 
 def list_entry(b: BrokenScript) -> bool:
-    """Change a word of an index list, or of data."""
+    """Change a word in an index list, or in data."""
     start, stop = b.rng.choice(b.layout.lists.tolist())
     if start == stop:
         return False
@@ -236,7 +236,7 @@ def flag(b: BrokenScript, d: Decoded) -> None:
 
 @of_instruction()
 def opcode(b: BrokenScript, d: Decoded) -> None:
-    """Use another opcode; often of the same form."""
+    """Use a different opcode, often one of the same form."""
     alike = [i for i in TABLE if i.form == d.instruction.form and i is not d.instruction]
     used = [e.instruction for e in b.stream(b.slots[0])]
     new = b.rng.choice(b.rng.choice([x for x in (alike, used, list(TABLE)) if x]))
@@ -246,7 +246,7 @@ def opcode(b: BrokenScript, d: Decoded) -> None:
 
 @of_place(Kind.LIST, Kind.WORD, Kind.FLOAT)
 def field(b: BrokenScript, d: Decoded, name: str, at: int) -> None:
-    """Change a word that is no operand: an address, a list, a number of columns, of a matrix, of a tail."""
+    """Change a word that is not an operand: an address, a list, or the number of columns, a matrix or a tail."""
     old = int(b.script[at])
     match b.rng.randrange(4):
         case 0:
@@ -263,7 +263,7 @@ def field(b: BrokenScript, d: Decoded, name: str, at: int) -> None:
 
 
 def repeated(b: BrokenScript) -> bool:
-    """Change segments and views: a width, an action, an exchange of two, one more or fewer."""
+    """Change segments and views: change a width or an action, exchange two, add or remove one."""
     d = b.instruction(lambda d: any(f.kind.repeated for f in d.instruction.fields))
     if d is None:
         return False
@@ -289,7 +289,7 @@ def repeated(b: BrokenScript) -> bool:
 
 @of_instruction()
 def length(b: BrokenScript, d: Decoded) -> None:
-    """Change the number of words of an instruction."""
+    """Change an instruction's number of words."""
     b.put(d.position + 1, b.rng.choice((near(b.rng, d.words, (2, 3)), 0, b.rng.randrange(4000), b.rng.randrange(WORD))))
     b.tell(d, f"{d.words} words became {b.script[d.position + 1]}")
 
@@ -339,7 +339,7 @@ def _is(*names: str) -> Callable[[Decoded], bool]:
 
 @of_instruction(_is("barrier", "wait", "signal"))
 def wait_target(b: BrokenScript, d: Decoded) -> None:
-    """Change the number of signals of a wait, or the counter of a signal or a wait."""
+    """Change a wait's number of signals, or the counter of a signal or a wait."""
     if d.instruction.name == "signal" or b.rng.random() < 0.2:
         k, new = 0, b.rng.choice((0, 1, 2, 3, 7, 8, 9, b.rng.randrange(100), b.rng.randrange(WORD)))
     else:
@@ -371,7 +371,7 @@ def half_barrier(b: BrokenScript) -> bool:
     return True
 
 
-# ---- instructions as a whole
+# ---- whole instructions
 
 
 def _edited(
@@ -478,7 +478,7 @@ TWICE = "two at once"
 
 
 def broken(subject: Subject, seed: int, number: int) -> tuple[str, BrokenScript]:
-    """Return (mutation, script) of a number: the same for the same seed."""
+    """Return (mutation, script) for a number; they are the same for the same seed."""
     rng = random.Random(f"{subject.name}/{seed}/{number}")
     for _ in range(100):
         name = rng.choice([*MUTATIONS, TWICE])
@@ -493,7 +493,7 @@ def broken(subject: Subject, seed: int, number: int) -> tuple[str, BrokenScript]
 
 
 def _same(b: BrokenScript, subject: Subject) -> bool:
-    """Return True if nothing has changed: all virtual processors execute the same words, and lists are the same."""
+    """Return True if nothing has changed: all virtual processors execute the same words with the same lists."""
     n = len(subject.script)
     if not np.array_equal(
         b.script[HEADER_WORDS + subject.layout.n_vps : n], subject.script[HEADER_WORDS + subject.layout.n_vps :]

@@ -1,4 +1,4 @@
-"""Random cells as data, and the source of a cell's function: tests, fuzzing and printed programs use the same text."""
+"""Random cells as data, and the source of their functions: tests, fuzzing and printed programs use the same text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-WIDTHS = (3, 8, 32, 70)  # narrower than a panel, one, several panels, and a rest
+WIDTHS = (3, 8, 32, 70)  # narrower than a panel, one panel, several, and several with a remainder
 SHAPES = {3: (3, 1), 8: (2, 4), 32: (4, 8), 70: (10, 7)}  # vectors of these widths as matrices
 ROWS = 6  # rows of a table
 
@@ -67,7 +67,7 @@ LISTS = (
 
 
 class Op(NamedTuple):
-    """An operation: its index, its values, its parameters. Any ints will do."""
+    """An operation: its index, its values, its parameters. Any ints are valid."""
 
     which: int
     a: int
@@ -76,7 +76,7 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """The contents of a random cell: vectors of one width, lists of them and optionally a table row, to such vectors.
+    """The contents of a random cell: maps vectors of one width, lists of them and optionally a table row to vectors.
 
     Attributes:
         width: an index of `WIDTHS`.
@@ -84,8 +84,8 @@ class Cell:
         lists: number of list arguments.
         row: True for an int argument, a row of a table.
         own: True if a vector argument "x" comes last.
-        ops: operations, each on the arguments and earlier results.
-        results: further results besides the last value (counted from there).
+        ops: operations, each of which reads arguments and earlier results.
+        results: further results besides the last value, counted backward from it.
     """
 
     width: int
@@ -108,7 +108,7 @@ class Cell:
         return named + ["row"] * self.row + ["x"] * self.own
 
     def source(self, name: str) -> list[str]:
-        """Return the cell as lines of Python; parameters are free names, which `declarations` makes."""
+        """Return the cell as lines of Python; parameters are free names, which `declarations` defines."""
         w, arguments = self.w, self.arguments
         (r, c), lists = SHAPES[w], [f"xs{i}" for i in range(self.lists)]
         lines: list[str] = []
@@ -148,10 +148,10 @@ def draw(random: Random, widths: int = len(WIDTHS), *, ops: int = 9, results: in
 
     Args:
         random: source of random numbers.
-        widths: number of `WIDTHS` to choose from.
-        ops: most operations.
+        widths: how many of `WIDTHS` to choose from.
+        ops: maximum number of operations.
         results: upper limit (exclusive) of results besides the last value.
-        products: True for only products of a few vectors, wide enough for them to be one product.
+        products: True for only products, with a few vectors wide enough for the products to become one.
     """
     vectors, lists = random.choice((0, 1, 1, 2, 2, 3)), random.choice((0, 0, 1, 2))
     width, made = random.randrange(widths), draw_ops(random, ops)
@@ -172,7 +172,7 @@ _NAME = re.compile(r"\b([EWUTLBp])(\d)_(\d+)\b")
 
 
 def declarations(lines: list[str]) -> list[str]:
-    """Return lines that declare the parameters of these lines, of `model`."""
+    """Return lines that declare the parameters in these lines, in `model`."""
     found = sorted({m.groups() for line in lines for m in _NAME.finditer(line)})
     made = []
     for letter, number, width in found:

@@ -1,5 +1,5 @@
-"""Constants that change from step to step, of bare ops, of cells defined anew and of keyword arguments. All forms have
-equal bits, also to programs of their own in a handle of their own."""
+"""Constants that change from step to step, in bare ops, in cells defined anew and in keyword arguments. All forms give
+identical bits, and match separate programs run in separate handles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPTIONS = "'cpu'", "'cpu', vps=2", "'cpu', schedule='paper'", "'cpu', passes=vpp
 
 @dataclass(frozen=True)
 class Constants:
-    """Consecutive ops with their constants at each step, and target and options of the handle."""
+    """Consecutive ops with their constants at each step, and the handle's target and options."""
 
     ops: tuple[int, ...]
     steps: tuple[tuple[float, ...], ...]
@@ -29,7 +29,7 @@ class Constants:
     seed: int
 
     def program(self) -> list[str]:
-        """Return `run(handle, k)`: gradients and values of step k, of all forms; two forms also get other constants."""
+        """Return `run(handle, k)`: gradients and values of step k, in all forms; two also run other constants."""
         return [
             "import numpy as np, vpps",
             f"data = np.random.default_rng({self.seed}).normal(size=(3, 5))",

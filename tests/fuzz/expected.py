@@ -15,17 +15,17 @@ Arrays = dict[str, np.ndarray[Any, np.dtype[np.float64]]]
 
 
 class Expected:
-    """The expected model: dense arrays, lazy only for table rows that an update touches.
+    """The expected model: dense arrays. In tables, an update changes only the rows that it touches.
 
     Args:
-        model: gives the parameters, and which of them are trained.
+        model: provides the parameters, and which of them are trained.
         rule: the optimizer.
         decay: decay of the averages.
-        clip: bound of the norm of all gradients.
+        clip: bound on the norm of all gradients.
         noise: standard deviation of relative errors in all gradients, to estimate the effect of rounding.
 
     Attributes:
-        explodes: True if gradients were so large that their bounds may exceed 2^60, which skips their step.
+        explodes: True if gradients were so large that their bounds can exceed 2^60, which makes a handle skip the step.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Expected:
         self.rows: dict[str, set[int]] = {}
 
     def accumulate(self, graph: vpps.Graph, loss: vpps.Expression, shard: int = 0) -> float:
-        """Add the gradients of a call, or of a shard of it; returns its loss."""
+        """Add the gradients of a call, or of one of its shards; returns the loss."""
         self.calls += not shard
         key = launch_key(self.model.seed, self.updates + 1, self.calls - 1)
         reference = Reference(graph, self.weights, key, shard)
@@ -97,7 +97,7 @@ class Expected:
         self.discard()
 
     def state(self) -> dict[str, Any]:
-        """Return a copy of the trained state, as in a checkpoint."""
+        """Return a copy of the training state, as in a checkpoint."""
         names = "weights", "moments", "averages", "averaged", "updates", "counts", "calls", "sums", "rows"
         return copy.deepcopy({name: getattr(self, name) for name in names})
 
@@ -115,5 +115,5 @@ class Expected:
         self.averages[name] = self.weights[name].copy()
 
     def average(self, p: vpps.Parameter) -> np.ndarray[Any, Any]:
-        """Return its average, or the weights if it is not trained."""
+        """Return a parameter's average, or its weights if it is not trained."""
         return self.averages[p.name] if p.trainable else self.weights[p.name]

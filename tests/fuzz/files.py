@@ -1,4 +1,4 @@
-"""Damaged files of every format: their readers raise an error of vpps, or return a valid result."""
+"""Damaged files of every format: their readers raise a vpps error, or return a valid result."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class File:
                 raise Finding(f"{self.form}: {word}{error}".replace(folder, ""), shown) from error
 
     def call(self, path: str) -> str:
-        """Return the reading call as text."""
+        """Return the call that reads the file, as text."""
         if self.form == "graphs":
             return f"print(vpps.data.GraphSet.load({path}).stat())"
         if self.form == "checkpoint":
@@ -137,7 +137,7 @@ def _names(error: Exception, path: Path) -> None:
 
 @cache
 def examples() -> dict[str, tuple[Any, bytes]]:
-    """Return the content and bytes of a valid file of each binary format."""
+    """Return the content and bytes of a valid file in each binary format."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "example"
         graphs = damage.example()
@@ -181,7 +181,7 @@ def _forged(content: bytes, random: np.random.Generator) -> bytes:
     head = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
     description = json.loads(head[checkpoint._DESCRIPTION])
     damage.change(description, random)
-    with suppress(ValueError, TypeError):  # values that JSON lacks
+    with suppress(ValueError, TypeError):  # values that JSON cannot express
         head[checkpoint._DESCRIPTION] = json.dumps(description)
     tensors = load(content)
     return save(tensors, checkpoint.sealed(tensors, head))

@@ -1,6 +1,6 @@
 """Random graphs of random cells (recurrences, lists, unread values) in random configurations. Results agree with the
-reference, and have the same bits for any number of virtual processors and schedule. The verifier accepts every kind of
-launch, planned for a random machine that need not exist."""
+reference, and are bit-identical for any number of virtual processors and any schedule. The verifier accepts every kind
+of launch, planned for a random machine, which does not have to exist."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ PASSES = ("horizontal", "lazy_batching", "streaming")
 
 
 class Call(NamedTuple):
-    """Number of the called cell, and numbers that choose its arguments; any will do."""
+    """Number of the called cell, and numbers that choose its arguments; any numbers are valid."""
 
     cell: int
     numbers: tuple[int, ...]
 
 
 class Options(NamedTuple):
-    """A configuration; any ints will do.
+    """A configuration; any ints are valid.
 
     Attributes:
         off: passes that are switched off.
-        fused: True to fuse elementwise operators into instructions of their own, which needs a compiler.
+        fused: True to fuse elementwise operators into new instructions, which needs a compiler.
         short: streams of two rows.
         bf16: True if products round.
     """
@@ -51,7 +51,7 @@ class Options(NamedTuple):
 
     @property
     def precisions(self) -> Precisions:
-        """Return precisions of products."""
+        """Return the products' precisions."""
         return Precisions("bf16") if self.bf16 else ALL_EXACT
 
     @property
@@ -79,11 +79,11 @@ class Graph:
     """A random graph.
 
     Attributes:
-        seed: seed of weights and inputs.
+        seed: seed for weights and inputs.
         cells: cells that may be called.
         calls: the calls.
-        used: values that the loss reads, by place from the last; at least one exists.
-        vps: virtual processors, of a handle and of a second handle that must give the same bits.
+        used: values that the loss reads, as positions counted from the end; at least one is valid.
+        vps: numbers of virtual processors of two handles, which must give identical bits.
         paper: True if the second handle has the other schedule.
         train: with dropout.
         options: configuration of both handles.
@@ -99,7 +99,7 @@ class Graph:
     options: Options = DEFAULT
 
     def source(self, calls: tuple[Call, ...] | None = None) -> list[str]:
-        """Return lines that make `graph`, `used` and `loss` of `rng` and the cells, named cell0, cell1 ..."""
+        """Return lines that make `graph`, `used` and `loss` from `rng` and the cells, named cell0, cell1 ..."""
         lines: list[str] = []
         stocks: dict[int, list[str]] = {}
         everything: list[str] = []
@@ -138,7 +138,7 @@ class Graph:
         if not everything:
             stock(3)
         used = [everything[-1 - i % len(everything)] for i in self.used]
-        trained = everything[1]  # a row of a table comes last, so that there is something to learn
+        trained = everything[1]  # a table row comes last, so that something can be trained
         used = [*(e for e in dict.fromkeys(used) if e != trained), trained]
         lines = [f"rng, graph = np.random.default_rng({self.seed}), vpps.Graph()", *lines]
         return [
@@ -183,7 +183,7 @@ class Graph:
             lazy_batching.CHUNK_ROWS = before
 
     def _verify_launches(self, lines: list[str], made: dict[str, Any]) -> None:
-        """Verify launches for some machine, by some policy."""
+        """Verify launches for some machine, with some policy."""
         random, precision = Random(self.seed), self.options.precisions.others
         c = launches.draw(random, random.choice(launches.MACHINES))
         it = launches.Example(*(made[x] for x in EXAMPLE))
@@ -254,7 +254,7 @@ class Graph:
 
 
 def open_with(arguments: dict[str, str]) -> str:
-    """Return arguments of a handle as text."""
+    """Return a handle's arguments as text."""
     return ", ".join(['target="cpu"', "verify=True", *(f"{name}={value}" for name, value in arguments.items())])
 
 

@@ -1,5 +1,5 @@
-"""Random histories of training: checkpoints from which other processes continue, and other handles and configurations
-in between, change no bit of it. It follows a plain NumPy model."""
+"""Random training histories: continuing from checkpoints in other processes, and using other handles and configurations
+in between, changes no bit. Training follows a plain NumPy model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ KEEPING = [
 
 
 class Event(NamedTuple):
-    """An event, and a number that chooses its object; any ints will do."""
+    """An event, and a number that chooses its object; any ints are valid."""
 
     what: int
     number: int
@@ -69,7 +69,7 @@ class History:
     """A random history.
 
     Attributes:
-        seed: seed of weights and inputs.
+        seed: seed for weights and inputs.
         cells: cells of all graphs.
         batches: training graphs.
         used: values that each loss reads.
@@ -93,7 +93,7 @@ class History:
     shards: bool = False
 
     def opened(self) -> str:
-        """Return a training handle of `vps` as text."""
+        """Return a training handle with `vps` virtual processors, as text."""
         given = {"vps": "vps", **self.options.named}
         given |= {"ema": "0.8"} if self.averages else {}
         given |= {"clip_norm": "0.5"} if self.clip else {}
@@ -101,7 +101,7 @@ class History:
         return f"vpps.Handle(model, {RULES[self.rule % len(RULES)]}, {open_with(given)})"
 
     def program(self) -> list[str]:
-        """Return lines that make `new` (a model and its batches) and `run` (the history, also without traceless
+        """Return lines that define `new` (a model and its batches) and `run` (the history, optionally without traceless
         events)."""
         batches = self.batches or ((),)
         made = [line for k, cell in enumerate(self.cells) for line in cell.source(f"cell{k}")]
@@ -149,7 +149,7 @@ class History:
             "    except KeyboardInterrupt: pass",
             "    finally: machine.launch = launch",
         ]
-        if event.name == "interrupt":  # and the call is repeated
+        if event.name == "interrupt":  # afterwards the call is repeated
             return [*interrupted, *self._lines(event._replace(what=EVENTS.index("fb")), names)]
         if self.shards and event.name in (*STEPS, "accumulate"):
             first, second = (
@@ -165,7 +165,7 @@ class History:
                 return ["declare()"]
             case "fb":
                 return [f"handle.fb(*batch({batch}))"]
-            case "halves":  # `apply` adds the accumulated gradients in another order
+            case "halves":  # `apply` adds the accumulated gradients in a different order
                 return [
                     f"graph, loss = batch({batch})",
                     "if plain:",
@@ -208,7 +208,7 @@ class History:
                 if any(event.name == "freeze" for event in self.events):  # a program declares it as before
                     going.append('[setattr(p, "trainable", old[p.name].trainable) for p in model]')
                 going += ["model.restore(path)", again]
-                if n % 2:  # the first cell seen must not matter
+                if n % 2:  # it must not matter which cell is seen first
                     going.append(f"handle.gradients(*batch({(batch + 1) % max(len(self.batches), 1)}))")
             case "configure":
                 schedule = ', schedule="paper"' if n % 4 == 3 else ""
@@ -227,7 +227,7 @@ class History:
         return ["if not plain:", *_indented(going)]
 
     def _batches_of(self, event: Event) -> list[int]:
-        """Return numbers of the graphs of a step."""
+        """Return the numbers of a step's graphs."""
         return [(event.number + k) % max(len(self.batches), 1) for k in range(1 + self.shards)]
 
     def check(self) -> None:
@@ -298,7 +298,7 @@ class History:
 
     def _follows(self, model: vpps.Model, new: Any, shown: list[str]) -> None:
         expected = self.expected(new)
-        if expected.explodes or self.options.bf16:  # the reference would round other weights than float32's
+        if expected.explodes or self.options.bf16:  # the reference would not round the same weights
             return
         if model.step != expected.updates:
             raise Finding("updates are counted wrong", [*shown, f"assert run(True).step == {expected.updates}"])
@@ -334,7 +334,7 @@ state = execute(STATE)["state"]
 
 
 def _changed(names: list[str], n: int) -> str | None:
-    """Return the parameter that is frozen or assigned; tables stay, so that there is something to learn."""
+    """Return the parameter that is frozen or assigned; tables are not chosen, so that something is trained."""
     some = [name for name in names if not name.startswith("E")]
     return some[n % len(some)] if some else None
 

@@ -1,5 +1,5 @@
-"""Ctrl-C at random points of calls that change something is passed on. Files are the old or the new one, and training
-continues as if the call had been made or not."""
+"""Ctrl-C at random points of calls that change something is passed on. Files are entirely old or new, and training
+continues as if the call had been made, or as if not."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Interruption:
 
     Attributes:
         call: name from `CALLS`.
-        point: number of points at which Python checks signals before the interruption.
+        point: number of points at which Python checks for signals before the interruption.
         before: updates before the call.
         then: updates after the call.
     """
@@ -67,7 +67,7 @@ class Interruption:
     then: int = 0
 
     def check(self) -> None:
-        """Raise Finding if the state is neither."""
+        """Raise Finding if the state is neither that before the call nor that after it."""
         name = list(CALLS)[self.call % len(CALLS)]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "file"
@@ -98,7 +98,7 @@ class Interruption:
         except Exception as error:
             raise Finding(f"{name}: after Ctrl-C {type(error).__name__}: {error}", shown) from error
         got = state(model)
-        # The call was made or not; calls with two actions may be half made.
+        # The call was made or not; calls with two actions may have done only the first.
         ways = {"latest": ("", "handle.fb(*batch(2))"), "configure": ("", "handle.fb(*batch(2))")}.get(name, ("", text))
         for way in ways:
             other, others, witness = made["new"]()
@@ -128,7 +128,7 @@ class Interruption:
 
 @cache
 def _warm(name: str) -> None:
-    """Do all one-time work of a process: compiling, loading, importing."""
+    """Do all of a process's one-time work: compiling, loading, importing."""
     made = execute(MODEL)
     model, batch, handle = made["new"]()
     with tempfile.TemporaryDirectory() as folder:

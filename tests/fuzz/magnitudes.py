@@ -1,7 +1,7 @@
-"""Operands of any magnitude, infinite and equal ones: values and gradients equal exact arithmetic, rounded.
+"""For operands of any magnitude, infinite or equal, values and gradients equal rounded exact arithmetic.
 
-The formulas here are in extended precision and share nothing with the op table, as a reference with the kernel's
-cancellation would hide it.
+The formulas here are in extended precision and share nothing with the op table, as a reference with the same
+cancellation as the kernel would hide it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Formula(NamedTuple):
 
     Attributes:
         call: on expressions, rows, or operands inside a cell.
-        value: from batches of vectors, `(n, width)` each, in extended precision.
-        gradients: from these and the result's gradient: one per operand.
+        value: computes the value from batches of vectors, `(n, width)` each, in extended precision.
+        gradients: computes one gradient per operand from these and the result's gradient.
         arity: number of operands.
         low, high: range of operands.
         by_element: True if elements are independent, so that each must be right.
@@ -64,7 +64,7 @@ def _row(x: Array) -> Array:
 
 
 def _log_total(x: Array) -> tuple[Array, Array]:
-    """Return each row's maximum, and the logarithm of the sum of exponentials of the excesses over it."""
+    """Return each row's maximum, and the logarithm of the row's sum of exp(x - maximum)."""
     top, best = x.max(1, keepdims=True), x.argmax(1)
     terms = np.exp(x - top)
     terms[np.arange(len(x)), best] = 0
@@ -77,7 +77,7 @@ def _log_softmax(x: Array) -> Array:
 
 
 def _less_one(x: Array) -> Array:
-    """Return 1 - softmax(x), from the others' sum."""
+    """Return 1 - softmax(x), from the sum of the other elements."""
     p = np.exp(_log_softmax(x))
     return np.stack([np.delete(p, u, axis=1).sum(1) for u in range(x.shape[1])], axis=1)
 
@@ -182,7 +182,7 @@ def _kl_gradients(log_q: Array, p: Array, dy: Array) -> tuple[Array, Array]:
 
 
 FORMULAS: dict[str, Formula] = {
-    # Slopes are computed from the rounded result, as in PyTorch: beyond these bounds it has too few digits.
+    # Slopes are computed from the rounded result, as in PyTorch; beyond these bounds it has too few digits.
     "tanh": _map(vpps.tanh, np.tanh, lambda x: 4 * logistic(2 * x) * logistic(-2 * x), low=-4, high=4),
     "sigmoid": _map(vpps.sigmoid, logistic, lambda x: logistic(x) * logistic(-x), high=6),
     "relu": _map(vpps.relu, lambda x: np.maximum(x, 0), lambda x: x > 0),
@@ -261,7 +261,7 @@ for _c in CONSTANTS:
         f"x / {_c}": _map(lambda x, c=_c: x / c, lambda x, c=c: x / c, lambda x, c=c: 1 / c),
         f"{_c} / x": _map(lambda x, c=_c: c / x, lambda x, c=c: c / x, lambda x, c=c: -c / (x * x)),
     }
-FRACTIONS = {"bce": 1, "kl_div": 1}  # number of the operand that is a fraction
+FRACTIONS = {"bce": 1, "kl_div": 1}  # index of the operand that is a fraction
 MASKED = (
     *("softmax", "log_softmax", "cross_entropy 0", "cross_entropy 1", "logsumexp", "max", "maximum", "minimum", "relu"),
     *("exp", "sigmoid", "tanh", "softplus", "elu", "gelu", "silu", "hinge", "clamp"),
@@ -270,7 +270,7 @@ MASKED = (
 
 
 def operands(random: np.random.Generator, name: str, n: int, width: int) -> list[Array]:
-    """Return rows of float32, each of its own kind: all magnitudes, one magnitude, a common offset, equal, masked."""
+    """Return rows of float32, each of one kind: all magnitudes, one magnitude, a common offset, equal, masked."""
     formula = FORMULAS[name]
     found = []
     for k in range(formula.arity):
@@ -304,7 +304,7 @@ def operands(random: np.random.Generator, name: str, n: int, width: int) -> list
 
 
 def wrong(got: Array, expected: Array, moved: Array, tolerance: float, by_element: bool) -> Array:
-    """Return rows whose error exceeds the tolerance and the effect of rounding the operands."""
+    """Return the rows whose error exceeds the tolerance and the effect of rounding the operands."""
     with np.errstate(all="ignore"):
         got = got.astype(np.longdouble)
         whole = np.isfinite(expected) & (np.abs(expected) <= LARGEST * 1.001)
@@ -328,7 +328,7 @@ class Magnitudes:
 
     Attributes:
         name: name of the op.
-        seed: seed of operands and of the result's gradient.
+        seed: seed for the operands and the result's gradient.
         width, n: length and number of rows.
         form: "rows", or "cell" of rows, which scales the result by 1.
         target: "cpu" or "simt".
@@ -395,7 +395,7 @@ class Magnitudes:
             expected = of_one + np.zeros_like(exact[k])
             if formula.by_element:
                 expected = np.where(np.abs(value) > LARGEST, np.nan, expected)  # the loss is infinite, too
-            noise: Any = 0  # product of two roundings, if all else cancels
+            noise: Any = 0  # product of two roundings, if everything else cancels
             if self.name == "div" or self.name.endswith("/ x"):
                 noise = 1e-45 * np.abs(d / exact[-1])  # of a denormal result
             if self.name == "cosine":
@@ -406,7 +406,7 @@ class Magnitudes:
 
 
 def _seeds(random: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
-    """Return gradients of results: about 1 or 10, and of any magnitude if the op's slope is no exponential."""
+    """Return gradients of results: about 1 or 10, and of any magnitude if the op's slope is not exponential."""
     rows = (shape[0],) + (1,) * (len(shape) - 1)
     dy = random.choice([-1.0, 1.0], shape) * 10 ** random.integers(2, size=rows) * random.uniform(0.5, 2, shape)
     wide = random.uniform(size=rows) < 0.2 * (name not in (*MASKED, "layer_norm"))

@@ -1,5 +1,5 @@
-"""Random structures of random kinds: a map equals single calls in the same order to the bit, and agrees with the
-reference; with levels or without, children in tables or lists."""
+"""Random structures of random kinds: a map is bit-identical to single calls in the same order, and agrees with the
+reference; with or without levels, with children in tables or lists."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ARITIES = (0, 1, 2)
 
 
 class Vertex(NamedTuple):
-    """One vertex; any ints will do.
+    """One vertex; any ints are valid.
 
     Attributes:
         kind: number of the cell.
-        children: earlier vertices, by distance; 0 is none, which reads zeros.
+        children: earlier vertices, by distance; 0 means none: zeros are read.
         row: row of the table.
-        own: number of the vector that it reads; several vertices may read one.
+        own: number of the vector that it reads; several vertices can read the same vector.
     """
 
     kind: int
@@ -50,21 +50,21 @@ class Map:
     """A random map.
 
     Attributes:
-        seed: seed of weights and inputs.
+        seed: seed for weights and inputs.
         width: index of the cells' width.
         kinds: kinds of vertices.
         states: number of result vectors per vertex.
         lists: True if children are lists; otherwise kind k has k children.
         vertices: the structure.
-        wanted: vertices that the loss reads, by place from the last; one may be read again.
-        distinct: True to compute equal rows once; then bits of gradients may differ.
+        wanted: vertices that the loss reads, as positions counted from the end; repetitions are allowed.
+        distinct: True to compute equal rows once; then gradients may differ in bits.
         levels: True to pass levels.
         ops: True if the loss computes with the rows that it reads.
         deep: True if vectors given to odd vertices were computed.
         vps: virtual processors.
         paper: True for the published schedule.
         options: the rest of the configuration.
-        packed: True if compiled code may record it: levels are given, arrays as a GraphSet has them, and cells were
+        packed: True if compiled code can record it: levels are given, arrays are as in a GraphSet, and the cells were
             mapped before.
     """
 
@@ -93,7 +93,7 @@ class Map:
         return found
 
     def source(self) -> list[str]:
-        """Return lines that make `bulk` and `single`, each with its loss, in one graph each."""
+        """Return lines that make `bulk` and `single`, each with its own graph and loss."""
         made, vertices = self.cells(), self.vertices or (Vertex(0, (), 0, 0),)
         n, w = len(vertices), made[0].w
         packed = self.packed
@@ -173,7 +173,7 @@ class Map:
         source = self.source()
         w = self.cells()[0].w
         anchor = f"loss, expected = (a + vpps.sum(g.lookup(E0_{w}, 1)) for a, g in ((loss, bulk), (expected, single)))"
-        source.append(anchor)  # gives training a parameter
+        source.append(anchor)  # so that there is a parameter to train
         return [*HEAD, f"model = vpps.Model(seed={self.seed})", *declarations([*cells, *source]), *cells, *source]
 
     def check(self) -> None:
@@ -228,7 +228,7 @@ def draw(random: Random) -> Map:
     kinds = tuple(
         Kind(random.random() < 0.6, random.random() < 0.5, draw_ops(random, 5)) for _ in range(random.randint(1, 3))
     )
-    near = random.choice((0, 1, None))  # common children of many vertices: none, the one before, or any
+    near = random.choice((0, 1, None))  # common children of many vertices: none, the preceding vertex, or any
     vertices = tuple(
         Vertex(
             random.randrange(6),

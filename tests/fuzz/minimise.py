@@ -1,5 +1,5 @@
 """Makes a case smaller as long as it fails in the same way. Cases are data: dataclasses, tuples, ints, floats, bools,
-bytes, None. Named tuples and dataclasses keep their fields, all other tuples may become shorter."""
+bytes, None. Named tuples and dataclasses keep their fields; all other tuples can become shorter."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 def minimise(case: T, fails: Callable[[T], bool], seconds: float) -> T:
-    """Return a smaller case with the same answer of `fails`, found greedily within the time."""
+    """Return a smaller case for which `fails` gives the same answer, found greedily within the time."""
     end = time.monotonic() + seconds
-    begin = 0  # place of the last smaller case: earlier variants are likely to pass again
+    begin = 0  # index of the last smaller case: earlier variants are likely to pass again
     while True:
         for place, smaller in enumerate(variants(case)):
             if time.monotonic() > end:

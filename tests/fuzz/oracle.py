@@ -25,8 +25,8 @@ LARGEST = float(np.finfo(np.float32).max)
 
 class Perturbed(Reference):
     """A reference that rounds: every operand of every op changes in its seventh digit. Results that this changes much
-    are not determined by single precision (the larger of two equal numbers, a difference of large ones) and are not
-    compared; neither are infinite results nor those computed from them."""
+    are not determined by single precision (the larger of two equal numbers, a difference of large numbers) and are not
+    compared, nor are infinite results or results computed from them."""
 
     def __init__(
         self, graph: vpps.Graph, weights: Mapping[str, Array], key: LaunchKey | None, precisions: Precisions, seed: int
@@ -61,7 +61,7 @@ def _in_range(x: Array) -> Array:
 
 
 class Oracle:
-    """Expected loss, values and gradients of a graph, each with its largest error by rounding."""
+    """Expected loss, values and gradients of a graph, each with the largest error that rounding can cause."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Oracle:
         self._perturbed: list[Perturbed] = []
 
     def perturbed(self) -> list[Perturbed]:
-        """Return references with rounding."""
+        """Return references that simulate rounding."""
         if not self._perturbed:
             self._perturbed = [Perturbed(*self.arguments, seed) for seed in range(3)]
             for reference in self._perturbed:
@@ -132,7 +132,7 @@ class Oracle:
         return f"loss {value} in place of {expected}"
 
     def _wrong_values(self, used: Sequence[vpps.Expression], values: Sequence[Array]) -> str | None:
-        """Each tensor is the result of a batch of vertices."""
+        """Compare tensors, each the result of a batch of vertices."""
         for shape in {e.shape for e in used}:
             some = [e for e in used if e.shape == shape]
             expected = np.stack([self.reference.value(e) for e in some])

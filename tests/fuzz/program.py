@@ -1,4 +1,4 @@
-"""Programs: the text of a case, its execution, and its printed form."""
+"""Programs: a case's text, its execution, and its printed form."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def execute(lines: list[str], **names: Any) -> dict[str, Any]:
 
 
 def packed(lines: list[str]) -> list[str]:
-    """Return the program in fewer lines: simple statements of one indentation share lines."""
+    """Return the program in fewer lines: simple statements with the same indentation share lines."""
     found: list[str] = []
     for line in lines:
         before = found[-1] if found else ""
@@ -68,7 +68,7 @@ def _is_compound(text: str) -> bool:
 
 
 def outcome(lines: list[str], folder: Path) -> str:
-    """Return the program's result in a process of its own: its last output line, or that it finds nothing."""
+    """Run the program in a separate process; returns its last output line, or a note that it finds nothing."""
     path = folder / "case.py"
     path.write_text("\n".join(lines) + "\n")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "VPPS_TUNING": "0"}
@@ -85,7 +85,7 @@ def outcome(lines: list[str], folder: Path) -> str:
 
 
 def sort_of(error: BaseException) -> str:
-    """Return a key for findings with probably one cause: the text without numbers and names."""
+    """Return a key for findings that probably have the same cause: the text without numbers and names."""
     text = str(error) if isinstance(error, Finding) else f"{type(error).__name__}: {error}"
     return re.sub(r"0x[0-9a-f]+|[-+]?\d+(\.\d+)?(e[-+]?\d+)?|'[^']*'|\"[^\"]*\"|\b[EWUTLBp]\d_\d+|\(.*\)", "#", text)[
         :160

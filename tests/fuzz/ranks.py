@@ -2,8 +2,8 @@
 
     scripts/fuzz ranks --kills 300 [--seed S]
 
-A rank raises an exception, is killed, or is stopped. Then all must end in time, and the checkpoint must be whole. At
-the end the weights equal those of an undisturbed training to the bit, with another number of ranks each time.
+A rank raises an exception, is killed, or is stopped. Then all must end in time, and the checkpoint must be whole. The
+number of ranks changes each time. The final weights must be bit-identical to those of undisturbed training.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BEGUN = "begun"
 
 
 def train(world: vpps.distributed.World, path: Path) -> str:
-    """Continue from the checkpoint, if it exists, to the end; returns the digest of the state."""
+    """Train from the checkpoint, if it exists, to the end; returns the digest of the state."""
     model = vpps.Model.load(path) if path.exists() else vpps.Model(seed=4)
     if "W" not in model:
         model.parameter("W", (WIDTH, WIDTH))
@@ -108,7 +108,7 @@ def disturbed(random: Random, path: Path, kind: str) -> tuple[ranks.ProgramResul
     """Run a training with a failing rank; returns its end, and True if the failure caused it. Raises AssertionError if
     it hangs.
 
-    A rank that is stopped before the world exists keeps the others in MPI's own start, which has no timeout.
+    If a rank is stopped before the world exists, the others wait in MPI's start-up, which has no timeout.
     """
     process = ranks.start("mpiexec", random.choice((2, 3)), "tests.fuzz.ranks", "--rank", path)
     if kind == "SIGSTOP" or random.random() < 0.8:
@@ -127,8 +127,8 @@ def disturbed(random: Random, path: Path, kind: str) -> tuple[ranks.ProgramResul
 
 
 def _let_others_end(stopped: int, alive: list[int], path: Path) -> None:
-    """Continue a stopped rank once all others could end. Only the launcher then waits for it, or MPI's own end, which
-    may come any time after the end of the world."""
+    """Continue a stopped rank after all others had time to end. Then only the launcher waits for it, or MPI's shutdown,
+    which can come at any time after the world is closed."""
     until = time.monotonic() + TIMEOUT + LATE
     while any(_is_rank(pid) for pid in alive if pid != stopped) and time.monotonic() < until:
         if _parted(path).exists():

@@ -1,4 +1,4 @@
-"""Attacks the verifier: scripts are broken, and it must refuse those that are unsafe on the emulator."""
+"""Attacks the verifier: scripts are broken, and the verifier must refuse those that are unsafe on the emulator."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Outcome:
 
     Attributes:
         mutation: kind of the mutation.
-        told: the changes, in words.
-        refusal: the verifier's message; "" if it accepted.
+        told: the changes, as text.
+        refusal: the verifier's message; "" if it accepted the script.
         fault: kind of the emulator's first finding; "" for none.
-        message: the finding in words.
+        message: the finding, as text.
         other: True if results differ.
     """
 
@@ -61,7 +61,7 @@ class Outcome:
 
 
 def refusal_of(b: object) -> str:
-    """Return the verifier's message, with a mark before it for an unexpected failure."""
+    """Return the verifier's message; a mark before it shows an unexpected failure."""
     try:
         verify(b.script, b.layout, b.origin)  # type: ignore[attr-defined]
     except ScriptError as error:
@@ -72,7 +72,7 @@ def refusal_of(b: object) -> str:
 
 
 def run(subject: Subject, script: np.ndarray, orders: range) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Yield (kind, message, pool afterwards) for each order of the threads, a seed of the emulator."""
+    """Yield (kind, message, pool afterwards) for each thread order (a seed of the emulator)."""
     for subject.machine.seed in orders:
         subject.machine.pool[:] = subject.pool
         subject.machine.launch(script)
@@ -116,7 +116,7 @@ def _work(subject: Subject, seed: int, numbers: range, out: Connection) -> None:
 
 
 def outcomes(subject: Subject, seed: int, numbers: range) -> Iterator[Outcome]:
-    """Yield the outcomes of broken scripts. They run in a process of their own: a script is unsafe if it dies."""
+    """Yield the outcomes of broken scripts. They run in a separate process: a script is unsafe if the process dies."""
     context = multiprocessing.get_context("fork")
     while numbers:
         mine, theirs = context.Pipe(duplex=False)
@@ -154,7 +154,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--show", action="store_true", help="print every outcome, not only the defects")
     options = parser.parse_args(arguments)
     names = options.only or list(RECIPES)
-    turn = options.seed * 5 % len(names)  # in a short run, another seed begins with another script
+    turn = options.seed * 5 % len(names)  # so that short runs with different seeds begin with different scripts
     names = names[turn:] + names[:turn]
     tried: Counter[tuple[str, str]] = Counter()
     faults: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Scripts of several kinds that the verifier accepts, each with the emulated machine that it was made for."""
+"""Scripts of several kinds that the verifier accepts, each with the emulated machine for which it was made."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Subject:
 
     Attributes:
         pool: contents before a launch; memory that the script must not read is NaN.
-        exact: True if a launch gives the same bits in every order of the threads: no atomic additions.
+        exact: True if launches give the same bits for every thread order: no atomic additions.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Subject:
 
     @staticmethod
     def make(name: str) -> Subject:
-        """Return the script of a recipe, after a successful launch."""
+        """Return a recipe's script, after a successful launch."""
         recipe = RECIPES[name]
         network = recipe.network()
         options = {"optimizer": vpps.SGD(lr=0.1), "passes": vpps.Passes(fusion=False), **recipe.options}

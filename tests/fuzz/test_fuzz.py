@@ -1,4 +1,4 @@
-"""The fixed part of the fuzz: some cases of each kind; errors are found and shown."""
+"""The fixed part of fuzzing: some cases of each kind; errors are found and shown."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_some_cases(kind: str, n: int, part: int) -> None:
 
 @pytest.mark.host
 def test_all_events_of_a_history_occur() -> None:
-    """All events occur several times in the cases tested here."""
+    """Checks that all events occur several times in the cases tested here."""
     numbers = range(fuzz.KINDS.index("histories"), 3 * HISTORIES * len(fuzz.KINDS), len(fuzz.KINDS))
     seen = Counter(event.name for number in numbers for event in fuzz.case_of(SEED, number)[1].events)
     assert min(seen[name] for name in histories.EVENTS) >= 4
@@ -44,7 +44,7 @@ def test_all_events_of_a_history_occur() -> None:
 def test_a_wrong_gradient_is_found_and_shown_by_a_short_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The program finds nothing in a process of its own, without the fault."""
+    """Without the fault, the program finds nothing in a separate process."""
     right = vpps.Handle.gradients
 
     def wrong(self: vpps.Handle, *args: Any, **options: Any) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:

@@ -1,8 +1,8 @@
 """The gpu tier: all tests here need an NVIDIA GPU, and are skipped with the reason without one.
 
-The users' case comes first: a Tree-LSTM with fused cells. All tests but those of single ops fuse cells. Compiling takes
-longer than everything else. So tests of ops and optimizers keep weights in memory and use generic instructions: one
-kernel with all of them runs every model. Tests of weights on the chip have a kernel per case.
+The users' case comes first: a Tree-LSTM with fused cells. All tests except those of single ops fuse cells. Compiling
+takes longer than everything else. So tests of ops and optimizers keep weights in memory and use generic instructions: a
+single kernel with all of them runs every model. Tests of weights on the chip have a kernel per case.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIRST = FOLDER / "test_tree_lstm.py"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the most informative tests first. Without a GPU, skip one test of every file and drop the others."""
+    """Order the most informative tests first. Without a GPU, skip one test per file and drop its other tests."""
     items.sort(key=lambda item: item.path != FIRST)
     reason = why_cuda_is_unusable()
     if reason is None:
@@ -51,13 +51,13 @@ def gpu() -> Properties:
 
 @pytest.fixture(autouse=True)
 def on_cuda(gpu: Properties, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run handles without a target on the GPU with all passes, as for users, also in other processes."""
+    """Run handles without a target on the GPU with all passes, as for users; also in child processes."""
     monkeypatch.setenv("VPPS_TARGET", "cuda")
     monkeypatch.delenv("VPPS_PASSES", raising=False)
 
 
 def with_default(function: Callable[..., Any], name: str, value: Any) -> tuple[Any, ...]:
-    """Return the defaults of a function's parameters, with another one for `name`."""
+    """Return the defaults of a function's parameters, with a different default for `name`."""
     parameters = inspect.signature(function).parameters.values()
     assert any(p.name == name and p.default is not p.empty for p in parameters)
     return tuple(value if p.name == name else p.default for p in parameters if p.default is not p.empty)
@@ -66,7 +66,7 @@ def with_default(function: Callable[..., Any], name: str, value: Any) -> tuple[A
 @pytest.fixture
 def in_memory(gpu: Properties, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep weights in memory, and compare results for all virtual processors and for 7, with both schedules. Cells are
-    not fused: every cell would need a kernel with tails of its own."""
+    not fused: every cell would need a separate kernel with its tails."""
     monkeypatch.setenv("VPPS_PASSES", "-fusion")
     kernels.widen(monkeypatch, CudaMachine, kernels.know_everything_in_memory)
     kernels.keep_weights_in_memory(monkeypatch)

@@ -1,4 +1,4 @@
-"""The machine on a real GPU: the tests of a simulated one (tests/runtime/test_cuda.py), and the rest."""
+"""The machine on a real GPU: the tests for simulated GPUs (tests/runtime/test_cuda.py), and further tests."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def test_every_multiprocessor_takes_part(make: Make, gpu: Properties) -> None:
 
 def test_more_than_run_at_once_are_refused(make: Make, gpu: Properties) -> None:
     with pytest.raises(HandleError, match="must run at once"):
-        make(gpu.sms * 33).specialise(SPEC)  # no GPU holds more than 32 blocks a multiprocessor
+        make(gpu.sms * 33).specialise(SPEC)  # no GPU holds more than 32 blocks per multiprocessor
 
 
 def test_everybodys_place_is_told(make: Make) -> None:
     machine = ready(make, 4, patience=200_000_000)
-    waits = barriers(99, 1)  # waits for 99 signals, but four come
+    waits = barriers(99, 1)  # waits for 99 signals, but only four come
     machine.launch(script(*[waits] * 4))
     failure = machine.wait()
     assert failure is not None
@@ -74,7 +74,7 @@ def test_kernels_learn_more_instructions(make: Make) -> None:
 
 
 def test_what_was_compiled_before_is_known_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVRTC's own cache returns no log; it can be full while vpps's cache is empty."""
+    """NVRTC's own cache returns no log, and can have the kernel when vpps's cache does not."""
     known = []
     for cache in ("first", "second"):
         monkeypatch.setenv("VPPS_CACHE_DIR", str(tmp_path / cache))

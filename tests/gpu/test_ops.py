@@ -1,4 +1,4 @@
-"""Ops on a GPU agree with the reference: single ones, lists, computed matrices, dropout, products that round."""
+"""Ops on a GPU agree with the reference: single ops, lists, computed matrices, dropout, products that round."""
 
 from __future__ import annotations
 

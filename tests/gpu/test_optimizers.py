@@ -1,4 +1,4 @@
-"""Updates on a GPU equal those of the optimizers' references; test_slots.py tests weights on the chip."""
+"""Updates on a GPU equal the optimizers' references; test_slots.py tests weights on the chip."""
 
 from __future__ import annotations
 

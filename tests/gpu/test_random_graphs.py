@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.usefixtures("in_memory")
-@pytest.mark.parametrize("part", range(8))  # for as many processes
+@pytest.mark.parametrize("part", range(8))  # one part per process
 def test_with_weights_in_memory(part: int) -> None:
     for number in range(25 * part, 25 * part + 25):
         check(number)
@@ -22,7 +22,7 @@ def test_with_weights_in_memory(part: int) -> None:
 @pytest.mark.usefixtures("roomy_kernels")
 @pytest.mark.parametrize("part", range(8))
 def test_with_weights_on_the_chip(part: int, gpu: Properties, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every graph has a kernel of its own, so they are few."""
+    """Every graph needs its own kernel, so there are few graphs."""
     compare = comparison.assert_agrees_with_reference
     monkeypatch.setattr(compare, "__defaults__", with_default(compare, "vp_counts", (gpu.sms,)))
     monkeypatch.setattr(comparison, "PAPER_VP_COUNTS", (gpu.sms,))

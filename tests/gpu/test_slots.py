@@ -1,4 +1,4 @@
-"""Weights on the chip of a GPU: gradients and training, for all places of weights and transposes.
+"""Weights on a GPU's chip: gradients and training, for all locations of weights and transposes.
 
 A Tree-LSTM, small on a few multiprocessors, or 256 wide on all of them.
 """
@@ -56,12 +56,12 @@ class Sentiment:
 
 @dataclass(frozen=True)
 class Case:
-    """Forced options of a model's place on the chip, and the expected result.
+    """Forced options for a model's location on the chip, and the expected result.
 
     Attributes:
         options: the forced options.
         holds: checks that the options had the intended effect.
-        hidden: width of the states; from 256 on all multiprocessors take part.
+        hidden: width of the states; from 256 on, all multiprocessors take part.
     """
 
     options: Options
@@ -69,7 +69,7 @@ class Case:
     hidden: int = SMALL
 
     def vps(self, gpu: Properties) -> int:
-        """Return the virtual processors of the handle."""
+        """Return the handle's number of virtual processors."""
         return gpu.sms if self.hidden > SMALL else min(FEW, gpu.sms)
 
 
@@ -99,7 +99,7 @@ CASES: dict[str, Case] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_and_training(name: str, gpu: Properties) -> None:
-    """One kernel per case: gradients equal the reference's, and are the same every time; so are trained weights."""
+    """One kernel per case: gradients equal the reference's; gradients and trained weights are the same every time."""
     case = CASES[name]
     groups = case.options.groups or 1
     vps = case.vps(gpu) // groups * groups
@@ -131,7 +131,7 @@ def test_gradients_and_training(name: str, gpu: Properties) -> None:
         assert relative_error(p.numpy(), witness.weights[p.name]) < SIGNS, p.name
 
 
-# Adam's first steps are the sign of a gradient: if the gradient is only rounding, so is the step.
+# Adam's first steps follow a gradient's sign: if the gradient is only rounding error, so is the step.
 SIGNS = 1e-2
 
 

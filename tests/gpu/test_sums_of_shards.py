@@ -1,4 +1,4 @@
-"""Sums of gradients in the memory of a GPU."""
+"""Sums of gradients in a GPU's memory."""
 
 from __future__ import annotations
 

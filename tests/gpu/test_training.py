@@ -27,7 +27,7 @@ pytestmark = pytest.mark.gpu
     ],
 )
 def test_ctrl_c(test: Callable[[str], None]) -> None:
-    """The tests of the other targets, on the GPU."""
+    """Runs the other targets' tests on the GPU."""
     test("cuda")
 
 
@@ -37,7 +37,7 @@ def test_an_end_without_close_is_clean(end: str) -> None:
 
 
 def test_training_follows_the_reference() -> None:
-    """A small case, as compute-sanitizer also watches it."""
+    """A small case, because it also runs under compute-sanitizer."""
     net = new()
     witness = ReferenceTraining(net.model, vpps.SGD(lr=0.1))
     with vpps.Handle(net.model) as handle:
@@ -66,7 +66,7 @@ def test_steps_that_nobody_waits_for_have_the_bits_of_those_that_are_waited_for(
 
 
 def test_values_are_there_for_other_libraries() -> None:
-    """An unrelated stream reads them at once."""
+    """An unrelated stream reads them immediately."""
     cupy = pytest.importorskip("cupy")
     net = new()
     with vpps.Handle(net.model) as handle:
@@ -96,7 +96,7 @@ def test_auto_takes_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("behind", [False, True])
 def test_a_stopped_launch_is_an_error_in_the_users_words_and_the_handle_works_on(behind: bool) -> None:
-    """A step queued behind the stopped launch does not take place."""
+    """A step queued behind the stopped launch does not run."""
     net, witness = new(), new()
     with vpps.Handle(net.model) as handle, vpps.Handle(witness.model) as other:
         handle.fb(*net.batch(0))

@@ -18,7 +18,7 @@ ROOM = 64  # multiprocessors whose shared memory holds the weights of 256 units
 
 
 def assert_fused(handle: vpps.Handle) -> None:
-    """Assert that the kernel has code of the cells, and that U has a window if there is room."""
+    """Assert that the kernel contains the cells' code, and that U has a window if there is room."""
     spec, onchip = handle._engine.machine.spec, handle._engine.arrangement.onchip
     assert spec is not None
     assert spec.tails

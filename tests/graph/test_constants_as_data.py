@@ -1,4 +1,4 @@
-"""Constants of bare ops are data: another value needs no other program, and gives the bits of a cell's constant."""
+"""Constants of bare ops are data: a new value needs no new program, and gives the same bits as a cell's constant."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPS: dict[str, Callable[[Any, float], Any]] = {
 
 @pytest.mark.parametrize("name", OPS)
 def test_bits_are_those_of_constants_in_a_cell(name: str) -> None:
-    """Values and gradients, of expressions and of rows."""
+    """Covers values and gradients, for expressions and for rows."""
     with vpps.Handle(vpps.Model(), vpps.SGD(lr=0.1), target="cpu", vps=1) as handle:
         for c in CONSTANTS:
             forms = [vpps.cell(lambda x, c=c: OPS[name](x, c)), lambda x, c=c: OPS[name](x, c)]
@@ -61,15 +61,15 @@ def _same(a: Any, b: Any) -> bool:
 
 @pytest.mark.parametrize("options", [*constants.OPTIONS, "'simt', vps=2"])
 def test_other_values_are_planned_by_one_program(options: str) -> None:
-    """Bare ops, cells defined anew, and keywords give the bits of a program per value, in a handle of its own."""
+    """Bare ops, cells defined anew, and keywords give the bits of one program per value, in another handle."""
     ops = tuple(range(len(constants.OPS)))
     steps = tuple(tuple((0.1 + 0.07 * k + 0.05 * op) * (-1) ** op for op in ops) for k in range(3))
     constants.Constants(ops, steps, options, 1).check()
 
 
 def _trained(target: str, changing: bool = True) -> tuple[Any, ...]:
-    """Train a recurrence in parts; returns results, reports, and numbers of programs in the history, alive, planned."""
-    gc.collect()  # garbage of earlier tests; otherwise it may go while programs are counted
+    """Train a recurrence in parts; returns results, reports, numbers of programs (in the history, alive, planned)."""
+    gc.collect()  # garbage of earlier tests, which could otherwise be freed while programs are counted
     model, found, alive = vpps.Model(seed=1), [], []
     U, V, T = model.parameter("U", (8, 8)), model.parameter("V", (8, 8)), model.lookup("T", (5, 8))
     with vpps.Handle(model, vpps.Adam(lr=0.01), target=target, vps=2) as handle:
@@ -101,7 +101,7 @@ def test_training_with_constants_that_change(target: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("in_example", [False, True])
 def test_constants_of_bounds_move_no_mask_of_dropout(in_example: bool) -> None:
-    """Covers `relu`, too, which is one vertex."""
+    """Also covers `relu`, which is one vertex."""
     model = vpps.Model(seed=3)
     found = []
     with vpps.Handle(model, vpps.SGD(lr=0.1), target="cpu", vps=1) as handle:

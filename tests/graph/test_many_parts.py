@@ -1,4 +1,4 @@
-"""`concat` and `stack` of many expressions of one shape: few programs, for any number of them."""
+"""`concat` and `stack` of many expressions with the same shape need few programs, for any number of expressions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.cpu, pytest.mark.simt]
 @pytest.mark.parametrize("target", ["cpu", "simt"])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
 def test_results_are_those_of_one_vertex(shape: tuple[int, ...], target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal bits: values, masks of dropout, gradients that are sums of two. Longer sums have another order."""
+    """Bits are equal for values, dropout masks, and gradients with two terms. Longer sums have a different order."""
 
     def computed(handle: vpps.Handle, n: int, form: Any, again: int) -> list[Any]:
         graph, random = vpps.Graph(), np.random.default_rng(n)

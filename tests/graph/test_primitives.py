@@ -1,4 +1,4 @@
-"""Functions that derive from the op table; `python -m tests.graph.test_primitives` writes their stub."""
+"""Functions derived from the op table; `python -m tests.graph.test_primitives` writes their stub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recording is quick for calls like earlier ones, and still notices different calls."""
+"""Recording is fast for calls that resemble earlier calls, and still notices differences."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_ints_of_other_types_are_taken() -> None:
 
 
 def test_ops_whose_operands_change_kind_are_told_apart() -> None:
-    """The call cache records an op if its operands are like the latest ones; these operands never are."""
+    """The call cache records an op if its operands resemble the latest operands; these operands never do."""
     model, table, graph = new()
     p, q = model.parameter("p", (4,)), model.parameter("q", (4,))
     x = graph.lookup(table, 1)
@@ -92,7 +92,7 @@ def test_inputs_of_a_shape_share_a_block() -> None:
 
 @pytest.mark.parametrize("copier", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_graph_is_neither_pickled_nor_copied(copier: Callable[[Any], Any]) -> None:
-    """Objects that contain it are not, either."""
+    """Objects that contain it are not copied either."""
     graph = vpps.Graph()
     for what in (graph, [graph.input(1.0)], [graph.rows([1.0])]):
         if what is graph or copier is not copy.copy:

@@ -1,4 +1,4 @@
-"""Moving averages of the weights equal their definition, are shown and saved on demand, and never disturb training."""
+"""Moving averages of the weights equal their definition, are shown and saved on demand, and never affect training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def averages(model: vpps.Model) -> dict[str, NDArray[np.float32]]:
 def moved(
     before: dict[str, NDArray[np.float32]], weights: dict[str, NDArray[np.float32]], decay: float
 ) -> dict[str, NDArray[np.float64]]:
-    """Return averages by definition: every element of every parameter moves at every update."""
+    """Return averages by definition: every element of every parameter is averaged at every update."""
     return {k: decay * np.float64(before[k]) + (1 - decay) * np.float64(w) for k, w in weights.items()}
 
 
@@ -123,7 +123,7 @@ class TestShowing:
             assert same_bits(net.model.numpy(), weights)
 
     def test_a_step_is_explained_after_it_moved_the_averages(self) -> None:
-        """The explained script holds factors of idle rows, which have changed by then."""
+        """The explained script holds factors for idle rows, which have changed by then."""
         model = make_model()
         with vpps.Handle(model, vps=1, ema=DECAY, verify=False) as handle:
             for step in range(1, STEPS + 1):

@@ -1,4 +1,4 @@
-"""Checkpoints: complete, atomic, checked; a resumed run equals the uninterrupted one to the last bit."""
+"""Checkpoints: complete, atomic, checked; a resumed run is bit-identical to the uninterrupted run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def small(seed: int = 5) -> vpps.Model:
 @pytest.mark.host
 class TestRoundTrip:
     def test_load_gives_the_model_back(self, path: Path) -> None:
-        """Load also restores the state of its training."""
+        """Load also restores the training state."""
         model = trained()
         model.save(path)
         loaded = vpps.Model.load(path)
@@ -50,7 +50,7 @@ class TestRoundTrip:
             np.testing.assert_equal(vars(getattr(loaded, name)), vars(getattr(model, name)))
 
     def test_restore_fills_the_model_in_place(self, path: Path) -> None:
-        """Later declarations equal those in the saved run, whose seed is in the file."""
+        """Later declarations give the same weights as in the saved run, whose seed is in the file."""
         model, other = small(seed=99), small()
         for p in other:
             p.assign(p.numpy() + 1)
@@ -84,7 +84,7 @@ class TestRoundTrip:
 @pytest.mark.cpu
 @pytest.mark.parametrize("rule", [None, vpps.Adam(lr=0.05), vpps.Momentum(lr=0.05)], ids=["none", "same", "other"])
 def test_an_optimizer_goes_on_or_starts_afresh(path: Path, rule: vpps.Optimizer | None) -> None:
-    """The file has weights and no moments, those of the same optimizer, or of another one."""
+    """The file has weights and no moments, the same optimizer's moments, or another optimizer's."""
     net = new()
     net.model.save(path)
     with vpps.Handle(net.model, vpps.Adam(lr=0.05)) as handle:
@@ -107,7 +107,7 @@ def test_an_optimizer_goes_on_or_starts_afresh(path: Path, rule: vpps.Optimizer 
 @pytest.mark.host
 class TestWriting:
     def test_a_full_disk_leaves_the_old_file_and_no_other(self, path: Path) -> None:
-        """Covers both errors of the system: the write fails, or closing the file fails. Other failures, and Ctrl-C:
+        """Covers both system errors: the write fails, or closing the file fails. Other failures, and Ctrl-C:
         tests/test_files.py, tests/fuzz/interruptions.py."""
         resource = pytest.importorskip("resource")
         model = small()
@@ -186,7 +186,7 @@ class TestReading:
 
     @staticmethod
     def refused(path: Path) -> str:
-        """Return the message with which `load` and `restore` refuse a file; both name it. The model stays unchanged."""
+        """Return the message with which `load` and `restore` refuse a file. Both name it and leave the model as is."""
         model = small()
         model.step = 3
         before = model.numpy()
@@ -202,7 +202,7 @@ class TestReading:
 
 
 def trained() -> vpps.Model:
-    """Return the small model after two steps of Adam and an accumulating call, as a checkpoint has it."""
+    """Return the small model after two steps of Adam and an accumulating call, as it is in a checkpoint."""
     model = small()
     model.step = 2
     halves = {p.name: np.asarray(p.numpy() * 0.5) for p in model if p.trainable}
@@ -214,7 +214,7 @@ def trained() -> vpps.Model:
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> None:
-    """Rewrite a checkpoint, checksum included, after a change of its tensors or its description."""
+    """Rewrite a checkpoint, checksum included, after changing its tensors or its description."""
     from safetensors import safe_open
 
     from vpps.model.checkpoint import sealed
@@ -263,7 +263,7 @@ DAMAGED: dict[str, tuple[Change, str]] = {
     **{
         f"{key} {why}": (lambda ts, d, key=key, other=other: ts.update({key: other}), f"damaged: '{key}' {NUMBERS}")
         for key, why, other in (
-            ("moment/m/words", "of another shape", np.ones((9, 9), "f4")),  # would overwrite its neighbour
+            ("moment/m/words", "of another shape", np.ones((9, 9), "f4")),  # it would overwrite its neighbour
             ("weight/scale", "of another type", np.ones((), "f8")),
             ("weight/encoder/W", "not finite", np.full((3, 4), np.nan, "f4")),
             ("moment/v/words", "not finite", np.full((5, 4), np.nan, "f4")),
@@ -370,7 +370,7 @@ class TestOtherModels:
 
 
 def test_averages_of_a_table_are_no_averages_of_a_parameter(tmp_path: Path) -> None:
-    """A table has averages per row. Without them a table's weights become a parameter's, to be tied."""
+    """A table has averages per row. Without them a table's weights can become a parameter's, to be tied."""
 
     def model(kind: str) -> vpps.Model:
         made = vpps.Model(seed=1)

@@ -1,5 +1,5 @@
-"""Bias correction counts the steps of each parameter, as in PyTorch: a late parameter's first step is no longer than
-those of others."""
+"""Bias correction counts each parameter's steps, as in PyTorch: a late parameter's first step is no longer than other
+parameters' first steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RATE = 0.25
 
 class Net:
     """Two matrices that are stacked as long as they take the same steps, and a table. Gradients of `batch` are
-    constant, so that steps of Adam are as long as the rate."""
+    constant, so Adam's steps are as long as the learning rate."""
 
     def __init__(self, late: bool = False) -> None:
         self.model = vpps.Model(seed=1)

@@ -1,4 +1,4 @@
-"""Model: initial weights, names, access, and the transfer of weights to handles and back."""
+"""Model: initial weights, names, access, and transfer of weights to handles and back."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class TestNames:
 
 @pytest.mark.cpu
 def test_weights_stay_where_they_are(tmp_path: Path) -> None:
-    """All writers keep their memory, which others may share."""
+    """Every way to write weights keeps their memory, which other objects may share."""
     net = new()
     host = {p.name: p.host for p in net.model}
     net.model.save(tmp_path / "before.safetensors")

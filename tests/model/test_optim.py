@@ -1,4 +1,4 @@
-"""Updates at the end of a launch equal the NumPy reference of each optimizer, for any number of virtual processors."""
+"""Updates at the end of a launch equal each optimizer's NumPy reference, for any number of virtual processors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "adam-decay": lambda: vpps.Adam(lr=0.02, beta1=0.8, beta2=0.95, weight_decay=0.05),
 }
 STEPS = 5
-DECAY = 0.7  # averages of few steps differ from both the weights and the initial averages
+DECAY = 0.7  # after few steps, averages differ from both the weights and the initial averages
 
 
 def make_model() -> vpps.Model:
@@ -45,7 +45,7 @@ def make_model() -> vpps.Model:
 
 
 def make_batch(model: vpps.Model, step: int) -> tuple[vpps.Graph, vpps.Expression]:
-    """Use other rows of the table at every step, and some rows twice."""
+    """Use different rows of the table at every step, and some rows twice."""
     E, W, b, v, frozen = (model[n] for n in ("E", "W", "b", "v", "frozen"))
     assert isinstance(E, vpps.Lookup)
     graph = vpps.Graph()
@@ -61,7 +61,7 @@ def make_batch(model: vpps.Model, step: int) -> tuple[vpps.Graph, vpps.Expressio
     "name, clip_norm", [*((name, bound) for name in OPTIMIZERS for bound in (None, 0.5)), ("sgd", 1e6), ("adam", 1e6)]
 )
 def test_updates_follow_the_reference(name: str, clip_norm: float | None) -> None:
-    """Averages, too; they do not change the weights."""
+    """Also covers averages, which do not change the weights."""
     reference = ReferenceTraining(make_model(), OPTIMIZERS[name](), clip_norm, DECAY)
     expected_losses = [reference.fb(*make_batch(reference.model, s)) for s in range(1, STEPS + 1)]
     first: tuple[list[float], dict[str, NDArray[np.float32]]] | None = None
@@ -93,7 +93,7 @@ TARGETS = [pytest.param("cpu", marks=pytest.mark.cpu), pytest.param("simt", mark
 def test_parameters_that_the_loss_does_not_touch_stay(
     path: str, clip_norm: float | None, ema: float | None, target: str
 ) -> None:
-    """Such parameters stay, as with gradients of None in PyTorch, also inside a stack; a gradient of zero counts."""
+    """Such parameters do not change, as with None gradients in PyTorch, even inside a stack; a zero gradient counts."""
     model = vpps.Model(seed=1)
     A, B, V = model.parameter("A", (32, 3)), model.parameter("B", (32, 3)), model.parameter("V", (4, 4))
     W, z = model.parameter("W", (3, 3)), model.parameter("z", (3,), init="normal")
@@ -132,7 +132,7 @@ def test_parameters_that_the_loss_does_not_touch_stay(
             gradients = handle.gradients(graph, loss)[1]
             assert sorted(gradients) == ["A", "W", "z"]
             handle.close()
-            with vpps.Handle(model, rule, **options) as fresh:  # has seen no cell yet
+            with vpps.Handle(model, rule, **options) as fresh:  # no cell has been seen yet
                 fresh.apply(gradients)
         elif path in ("halves", "kept"):
             handle.forward(graph, [loss], train=True, keep=True, update=path == "halves")
@@ -153,7 +153,7 @@ def test_parameters_that_the_loss_does_not_touch_stay(
 
 
 def test_bias_correction_counts_from_when_the_moments_began() -> None:
-    """Adam after another optimizer must not treat its first moments as those of a thousand steps."""
+    """Adam after another optimizer must not treat its first moments as if they came from a thousand steps."""
     model = make_model()
     with vpps.Handle(model, vpps.SGD(lr=1e-4)) as handle:
         for step in range(20):
@@ -182,7 +182,7 @@ def test_a_schedule_gives_the_rate_of_each_update() -> None:
             handle.fb(*make_batch(model, step))
             constant.lr = rate
             other.fb(*make_batch(twin, step))
-    assert seen == [1, 2, 3]  # once per update: a schedule may keep state of its own
+    assert seen == [1, 2, 3]  # once per update: a schedule may have its own state
     for name, w in model.numpy().items():
         np.testing.assert_array_equal(w, twin[name].numpy(), name)
 

@@ -1,4 +1,4 @@
-"""Attention computes its equation, in cells and on plain expressions."""
+"""Attention matches its equation, in cells and on plain expressions."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def chains(*sizes: int) -> GraphSet:
 
 @pytest.mark.parametrize("of_table", [False, True])
 def test_each_direction_is_an_lstm_over_the_chain(of_table: bool) -> None:
-    """Inputs are vectors, or rows of its table."""
+    """Inputs are vectors, or rows of the layer's table."""
     model = vpps.Model(seed=3)
     table = model.lookup("words", (9, X))
     bilstm = BiLSTM(model, X, H, table=table if of_table else None)

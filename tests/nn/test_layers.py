@@ -27,7 +27,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def lstm(w: dict[str, Array], xs: Array, end: str = "_l0") -> Array:
-    """Run the equations of PyTorch's reference documentation."""
+    """Run the equations from PyTorch's reference documentation."""
     h = c = np.zeros(H)
     states = []
     for x in xs:
@@ -66,7 +66,7 @@ def bilstm_states(layer: Any, graph: vpps.Graph, xs: Array) -> list[vpps.Express
 
 @dataclass
 class Case:
-    """A layer, name and arguments of PyTorch's layer, vpps's run over a sequence, and the expected result."""
+    """A layer, the name and arguments of PyTorch's layer, vpps's run over a sequence, and the expected result."""
 
     make: Callable[[vpps.Model], Layer]
     torch: tuple[str, tuple[int, ...], dict[str, bool]]

@@ -1,4 +1,4 @@
-"""The Tree-LSTM cells compute the equations of Tai, Socher & Manning (2015), the Tree-GRU those of its docstring."""
+"""The Tree-LSTM cells compute the equations of Tai, Socher & Manning (2015), the Tree-GRU those in its docstring."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_nary_leaves_and_inner_node_follow_the_equations(arity: int, per_child: 
     kept = sum(sigmoid(fk) * c for fk, (_, c) in zip(f, expected, strict=True))
     assert_states_equal(graph, model, [*leaves, root], [*expected, finish(i, o, u, kept)])
 
-    # A map passes the children's results on in their order, so the cells work unchanged.
+    # A map gives the cells the children's results in order, so the cells need no change.
     children = np.array([[-1] * arity] * arity + [range(arity)])
     h, c = graph.map([cell.leaf, cell.inner], [0] * arity + [1], children, {"x": xs[[*range(arity), 0]]})
     assert_states_equal(graph, model, [(h[arity], c[arity])], [finish(i, o, u, kept)])
@@ -140,7 +140,7 @@ def test_child_sum_leaf_is_a_node_without_children(inner_inputs: bool) -> None:
     cell = ChildSumTreeLSTM(model, X, H, inner_inputs=inner_inputs)
     (x,) = inputs(1)
     weights = weights_of(model)
-    weights["child_sum/W"] = np.resize(weights["child_sum/W"], (4 * H, X))  # no child, so that W_f has no effect
+    weights["child_sum/W"] = np.resize(weights["child_sum/W"], (4 * H, X))  # no child, so W_f has no effect
     graph = vpps.Graph()
     assert_states_equal(graph, model, [cell.leaf(graph.input(x))], [child_sum(weights, x.astype(np.float64), [])])
 

@@ -1,4 +1,4 @@
-"""Dropout: only seed, step, vertex, dropout and position decide the mask, and gradients agree."""
+"""Dropout: only seed, step, vertex, dropout op and position determine the mask, and gradients agree."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def new_model(seed: int = 3) -> vpps.Model:
 
 
 def bare(model: vpps.Model, n: int = 3, rate: float = 0.4) -> tuple[vpps.Graph, E, list[E]]:
-    """Record dropout of ones, n times, and a loss that depends on all of them."""
+    """Record dropout of ones, n times, and a loss that depends on all results."""
     graph = vpps.Graph()
     ys = [vpps.dropout(graph.input(np.ones(WIDTH)) * model["p"], rate) for _ in range(n)]
     return graph, vpps.sum([vpps.sum(y) for y in ys]), ys
 
 
 def values(handle: vpps.Handle, graph: vpps.Graph, loss: E, wanted: list[E]) -> Array:
-    """Return the wanted expressions with dropout on."""
+    """Return the values of the wanted expressions, with dropout on."""
     handle.gradients(graph, loss, train=True)
     return np.stack([handle.value(e) for e in wanted])
 
@@ -51,7 +51,7 @@ class TestMask:
     @pytest.mark.parametrize("policy", ["sinks-last", "depth"])
     @pytest.mark.parametrize("vps", VP_COUNTS)
     def test_is_that_of_the_reference_for_any_number_of_processors_and_policy(self, vps: int, policy: str) -> None:
-        """Masks have equal bits in cells with lists, for rows in another order than the calls, and for narrow rows."""
+        """Masks have equal bits in cells with lists, for rows in an order unlike the calls', and for narrow rows."""
         model = new_model()
 
         @vpps.cell
@@ -63,7 +63,7 @@ class TestMask:
         graph = vpps.Graph()
         one = graph.input(np.ones(WIDTH)) * model["p"]
         calls = [node(one, [one] * n) for n in (2, 0, 5)]
-        calls.append(node(calls[2][1], [calls[0][1], one, calls[1][0]]))  # deeper: a stage of its own
+        calls.append(node(calls[2][1], [calls[0][1], one, calls[1][0]]))  # deeper: in a separate stage
         calls.append(node(one, [one]))
         unused = node(one, [one] * 3)  # not needed by the loss: last row, though its call is not the last
         calls.append(node(one, [one] * 2))

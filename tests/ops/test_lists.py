@@ -32,7 +32,7 @@ def check(model: vpps.Model, graph: vpps.Graph, results: Sequence[E]) -> None:
 def check_calls(
     model: vpps.Model, cell: Callable[..., E], lengths: Sequence[int], **rows: vpps.Lookup
 ) -> tuple[vpps.Graph, list[E]]:
-    """Check calls of a cell with rows of tables; arguments whose names end with "s" are lists of these lengths."""
+    """Check calls of a cell with table rows; arguments whose names end with "s" are lists of these lengths."""
     graph, results = vpps.Graph(), []
     for n in lengths:
         given = [
@@ -99,7 +99,7 @@ def test_reductions_and_softmax_element_by_element(name: str, shape: tuple[int, 
 
 
 def test_attention_in_many_steps() -> None:
-    """The steps' elements have memory of their own, reused later: their rows are not contiguous."""
+    """The steps' elements have separate memory, which is reused later: their rows are not contiguous."""
     model = vpps.Model(seed=1)
     xs = table(model, "x", 40)
     W = model.parameter("W", (40, 40))
@@ -151,7 +151,7 @@ def test_softmax_over_a_list_keeps_its_digits_far_from_zero(scale: float, offset
 
 @pytest.mark.parametrize("over", ["list", "vector"])
 def test_the_gradient_of_a_softmax_that_is_nearly_sure_keeps_its_digits(over: str) -> None:
-    """The gradient of a softmax with one weight of 1 - 1e-5 is a small difference of nearly equal terms."""
+    """If one weight is 1 - 1e-5, a softmax's gradient is a small difference of nearly equal terms."""
     model = vpps.Model(seed=1)
     scores = model.lookup("scores", (6, 1), init=np.array([[0.3], [0.1], [12.0], [0.7], [-0.4], [0.2]]))
 
@@ -243,7 +243,7 @@ def test_logsumexp_of_infinities_is_what_its_limit_is_and_nothing_flows_where_th
         np.testing.assert_allclose(found, [[-inf, 2.0, inf, np.nan, 1.0]] * 3)
 
         masked = [graph.call(lambda x: vpps.where(x > 0, p * 2, -inf), graph.input(x)) for x in (np.zeros(5), xs[1])]
-        whole = [vpps.logsumexp(x) for x in masked]  # of five elements, none or two of them unmasked
+        whole = [vpps.logsumexp(x) for x in masked]  # over five elements, with none or two unmasked
         flows: tuple[Any, ...] = ([0, 2, 2, 0, 0],) * 2 + (0, [0, 1, 1, 0, 0])
         for y, expected in zip([of_list(masked), vpps.logsumexp(masked), *whole], flows, strict=True):
             _, gradients = handle.gradients(graph, vpps.sum(vpps.where(y > 0, y, 0)))

@@ -1,4 +1,4 @@
-"""Values and gradients of every op over all magnitudes, beside formulas of their own (tests/fuzz/magnitudes.py)."""
+"""Values and gradients of every op over all magnitudes match independent formulas (tests/fuzz/magnitudes.py)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def table(model: vpps.Model, name: str, *shape: int, rows: int = 4) -> vpps.Look
 
 
 def check(model: vpps.Model, graph: vpps.Graph, results: Sequence[E], vp_counts: Sequence[int] = VP_COUNTS) -> None:
-    """Check values, and the gradients of a loss with different weights per element; its terms are of order one."""
+    """Check values, and gradients of a loss with a different weight for each element; its terms are of order one."""
     terms = [weighted(graph, y, i) * (1 / size(y.shape)) for i, y in enumerate(results)]
     loss = vpps.sum(terms) * (1 / len(results))
     assert_agrees_with_reference(model, graph, loss, results, vp_counts)
@@ -45,14 +45,14 @@ FORMS: dict[str, tuple[str, Callable[[E, E], E]]] = {
 
 
 class Formula(NamedTuple):
-    """A computation on matrices and vectors, in a graph and within a cell.
+    """A computation on matrices and vectors, in a graph and in a cell.
 
     Attributes:
         operands: names and shapes, by letters or numbers. Lower-case operands differ from vertex to vertex, the others
-            are parameters; F is a frozen one.
-        letters: sizes for the letters.
+            are parameters; F is a frozen parameter.
+        letters: the sizes that the letters stand for.
         n: number of vertices.
-        bare: True to compute it outside of cells, too.
+        bare: True to compute it also outside cells.
     """
 
     function: Callable[..., Any]
@@ -98,7 +98,7 @@ def concatenated(W: E, V: E, a: E, b: E) -> tuple[E, E, E]:
 
 
 def of_every_origin(W: E, V: E, F: E, x: E, y: E, constant: E) -> tuple[E, ...]:
-    """Arguments, parts of other matrices, transposes, products; read by transposes, products and slices."""
+    """Arguments, parts of other matrices, transposes and products are read by transposes, products and slices."""
     product, (upper, lower) = W @ x, vpps.split(vpps.concat([x, y]), 2)
     return (
         product @ product.T, (V @ x.T).T @ product[3], W @ upper + W @ (x * 2.0) - W @ lower,
@@ -107,20 +107,20 @@ def of_every_origin(W: E, V: E, F: E, x: E, y: E, constant: E) -> tuple[E, ...]:
 
 
 def coder(W: E, B: E, x: E) -> tuple[E, E]:
-    """Products with the transpose beside those with the matrix, on vectors of the vertex and on concatenations."""
+    """Covers products with both the transpose and the matrix, on the vertex's vectors and on concatenations."""
     y = W @ vpps.tanh(W.T @ x + B)
     return y, W.T @ vpps.concat([y[1:], x[:1]]) if y.shape[0] > 1 else W.T.T @ B
 
 
 def halves(W: E, x: E) -> tuple[E, E]:
-    """Parts narrower than a panel once made a product compute its panels once per part, and add them each time."""
+    """With parts narrower than a panel, a product once computed its panels, and added them, once per part."""
     t = vpps.tanh(x)
     a, b = vpps.split(t, 2)
     return W @ t, vpps.concat([b, a])
 
 
 def views_of_views(P: E, x: E, m: E) -> tuple[E, ...]:
-    """Gradients flow through chains of reshapes, slices and transposes, into shared parts."""
+    """Gradients flow through chains of reshapes, slices and transposes into shared parts."""
     a = vpps.reshape(x, (4, 6))
     b = vpps.reshape(a[1:3], (3, 4))
     c = vpps.reshape(vpps.reshape(b.T, 12)[2:11], (3, 3))
@@ -221,7 +221,7 @@ MANY = (1, 2, 5, 7, 13)  # virtual processors
 @pytest.mark.parametrize("shape", [(20, 300, 70), (3, 300, 70), (64, 64, 64), (100, 130, 17)])
 @pytest.mark.parametrize("form", FORMS)
 def test_product_of_one_vertex_is_divided_among_many(shape: tuple[int, int, int], form: str) -> None:
-    """Slices that begin and end inside rows, blocks of the inner dimension, packed panels, several panels at once."""
+    """Slices begin and end inside rows, blocks of the inner dimension and packed panels, or span several panels."""
     m, k, n = shape
     model = vpps.Model(seed=1)
     a = table(model, "a", *((k, m) if form.startswith("A^T") else (m, k)), rows=1)
@@ -291,7 +291,7 @@ def test_bilinear_form(outputs: int | None, in_cell: bool) -> None:
 
 @pytest.mark.parametrize("size", [3, 40])
 def test_products_of_list_elements(size: int) -> None:
-    """A vertex's matrix times elements, matrices as elements, and a parameter times matrices of elements."""
+    """Covers a vertex's matrix times elements, matrices as elements, and a parameter times elements' matrices."""
     model = vpps.Model(seed=1)
     m, x = table(model, "m", size, size), table(model, "x", size)
     W = model.parameter("W", (size, size))

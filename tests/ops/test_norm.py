@@ -1,4 +1,4 @@
-"""`norm` at points without a gradient, and on non-finite values; test_magnitudes.py has the rest."""
+"""`norm` at points without a gradient, and on non-finite values; test_magnitudes.py tests the rest."""
 
 from __future__ import annotations
 

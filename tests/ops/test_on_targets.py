@@ -114,7 +114,7 @@ def test_the_largest_element_is_found_wherever_it_is(width: int) -> None:
 
 @pytest.mark.parametrize("width, value", [(17, 0.83), (300, 5.3), (1024, 100.7), (1024, 1000.3)])
 def test_layer_norm_of_equal_elements_is_zero(width: int, value: float) -> None:
-    """The rounding of their mean is not magnified by 1 / sqrt(eps), nor is that of a mean far from 0."""
+    """The mean's rounding error is not magnified by 1 / sqrt(eps), nor is that of a mean far from 0."""
     model = vpps.Model()
     graph = vpps.Graph()
     near = value + np.arange(width) % 7 * np.spacing(np.float32(value))
@@ -198,7 +198,7 @@ def test_matrix_parameters_are_operands_of_lists_and_by_themselves(shape: tuple[
 
 @pytest.mark.parametrize("n", [256, 257, 700])
 def test_product_with_a_concatenation_of_any_length(n: int) -> None:
-    """An instruction has room for a limited number of segments; longer concatenations are materialized."""
+    """An instruction has a limited number of segments; longer concatenations are materialized."""
     model, table = operands(-1.0, n // 2, 1)
     W = model.parameter("W", (3, n))
 
@@ -215,7 +215,7 @@ def test_product_with_a_concatenation_of_any_length(n: int) -> None:
 
 @pytest.mark.parametrize("target", ["cpu", pytest.param("simt", marks=pytest.mark.simt)])
 def test_a_nan_stays_one(target: str) -> None:
-    """Covers all elementwise ops: one operand, and either side of two."""
+    """Covers all elementwise ops: with one operand, and with either of two operands."""
     graph = vpps.Graph()
     bad, fine = graph.input(np.array([np.nan, 0.5, -0.5])), graph.input(np.array([0.25, 0.75, np.nan]))
     results = [op(x) for name, op in MAPS.items() if DERIVED[name].arity == 1 for x in (bad, fine)]
@@ -244,8 +244,8 @@ def test_lookups_inside_cells_share_rows() -> None:
 
 @pytest.mark.parametrize("words, width", [(9, 34), (70, 200)])
 def test_tied_embeddings(words: int, width: int) -> None:
-    """Rows of one matrix are looked up, one of them more than once, and the matrix gives the logits. Its gradient is
-    dense, and each step changes all of it."""
+    """Rows of one matrix are looked up, one row more than once, and the matrix also computes the logits. Its gradient
+    is dense, and each step changes the whole matrix."""
     model = vpps.Model(seed=1)
     E = model.lookup("E", (words, width), dense=True)
 
@@ -274,7 +274,7 @@ def test_tied_embeddings(words: int, width: int) -> None:
 
 @pytest.mark.parametrize("n", [0, 4, 300])
 def test_losses_of_list_elements(n: int) -> None:
-    """Every element has the label of its vertex."""
+    """Every element has its vertex's label."""
     model, table = operands(-1.0, 6, 5)
     b = model.parameter("b", (6,), init="normal")
 
@@ -306,7 +306,7 @@ def test_softmax_keeps_its_digits_far_from_zero(name: str, spread: float, offset
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("shape", [(8,), (8, 5)])
 def test_a_product_over_no_elements_has_a_zero_gradient(shape: tuple[int, ...], precision: str) -> None:
-    """If all lists are empty, the weight gradient is zero instead of the values of the launch before."""
+    """If all lists are empty, the weight gradient is zero instead of the previous launch's values."""
     model = vpps.Model(seed=1)
     table, U = model.lookup("x", (3, *shape), init="normal"), model.parameter("U", (8, 8))
 

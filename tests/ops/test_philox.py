@@ -1,4 +1,4 @@
-"""The random generator gives the known answers; simple tests find its words uniform and independent."""
+"""The random generator gives the known answers; simple statistical tests find its words uniform and independent."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_words_do_not_depend_on_the_width_or_on_other_rows() -> None:
 
 
 def test_numbers_of_examples_lie_apart() -> None:
-    """Numbers outside examples are apart, too, in the first shards."""
+    """In the first shards, numbers outside examples do not collide either."""
     for n in (2, 3, 64, 1000, 50_000):
         starts = np.sort([first_draw(k) for k in range(-4, n - 4)])
         assert np.diff(starts, append=starts[0] + 2**32).min() >= 2**32 / (3 * n)
@@ -65,7 +65,7 @@ def test_keys_of_launches_differ() -> None:
 
 
 def test_words_are_uniform_and_neighbours_are_independent() -> None:
-    """Chi-square of the leading bits, alone and in pairs along every axis of the counter; 99.9999 % bounds."""
+    """Chi-square tests of the leading bits, singly and in pairs along every counter axis; 99.9999 % bounds."""
     bins = 16
 
     def chi_square(counts: NDArray[np.float64]) -> float:

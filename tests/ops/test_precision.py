@@ -1,4 +1,4 @@
-"""Precisions: rounding of values, compared with other arithmetic, and the precision of each parameter."""
+"""Precisions: rounding of values, checked by different arithmetic, and each parameter's precision."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vpps.script.instructions import TABLE
 pytestmark = pytest.mark.host
 
 REDUCED = [p for p in PRECISIONS.values() if p.is_reduced]
-BITS = {"bf16": 8, "tf32": 11}  # of a significand
+BITS = {"bf16": 8, "tf32": 11}  # in a significand
 
 
 def of_bits(*words: int) -> np.ndarray:
@@ -22,7 +22,7 @@ def of_bits(*words: int) -> np.ndarray:
 
 
 def rounded(x: np.ndarray, name: str) -> np.ndarray:
-    """Round by arithmetic: float32 holds multiples of the value of the last place."""
+    """Round by arithmetic: float32 holds multiples of the last place's value."""
     _, exponent = np.frexp(x.astype(np.float64))
     place = np.ldexp(1.0, np.maximum(exponent, -125) - BITS[name])
     units = x.astype(np.float64) / place  # exact: a power of two
@@ -48,7 +48,7 @@ def test_values_are_rounded_to_the_nearest(precision: Precision) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS.values(), ids=PRECISIONS)
 def test_what_is_no_number_stays_so(precision: Precision) -> None:
-    """A NaN stays NaN even if its kept bits would be an infinity."""
+    """A NaN remains NaN even if the bits that are kept mean infinity."""
     x = of_bits(0x7F800001, 0xFFFFFFFF, 0x7FC00000, 0x7F800000, 0xFF800000, 0x80000000)
     found = precision.round(x)
     assert np.isnan(found[:3]).all()
@@ -57,7 +57,7 @@ def test_what_is_no_number_stays_so(precision: Precision) -> None:
 
 
 def test_float64_is_rounded_to_float32_first() -> None:
-    """A kernel only has float32: here the first rounding makes the tie."""
+    """Kernels have only float32: here the first rounding creates the tie."""
     assert PRECISIONS["bf16"].round(np.array([1 + 2**-8 + 2**-40])) == 1.0
 
 
@@ -67,13 +67,13 @@ def test_steps_to_the_next_tie_are_counted_at_the_largest_element() -> None:
     vectors = np.array([[0x3F807FFD, 0x3F800000], [0x40808000 - 9, 0x3F808005]], np.uint32).view(np.float32)
     assert [bf16.nearest_tie(v[None]) for v in vectors] == [3, 5 / 4]
     assert bf16.nearest_tie(vectors) == 5 / 4
-    assert bf16.nearest_tie(np.array([[520.0, *of_bits(0x3F808000)]])) == 1 << 15  # irrelevant
-    assert bf16.nearest_tie(np.array([[0.0, 1.0]])) == 1 << 15  # they are represented exactly
+    assert bf16.nearest_tie(np.array([[520.0, *of_bits(0x3F808000)]])) == 1 << 15  # too small to matter
+    assert bf16.nearest_tie(np.array([[0.0, 1.0]])) == 1 << 15  # exact values
     assert bf16.nearest_tie(np.array([[1.5, np.inf], [np.nan, 1.0]])) == np.inf
     assert bf16.nearest_tie(np.zeros((0, 4))) == bf16.nearest_tie(np.zeros((2, 4))) == np.inf
 
 
-# ---- the precision of each parameter
+# ---- each parameter's precision
 
 
 def test_precisions_are_given_for_all_or_by_name() -> None:
@@ -98,7 +98,7 @@ def test_what_decides_nothing_is_not_reduced() -> None:
 
 
 def test_factors_of_products_are_rounded_and_nothing_else() -> None:
-    """No address of a master, a moment or a gradient, no bias, no sum."""
+    """Master copies, moments, gradients, biases and sums are not rounded."""
     found = {(i.form, f.name) for i in TABLE for f in i.fields if f.rounded}
     forms = {"Matvec", "MatvecTransposed", "PackedMatmul", "PackedMatmulGradient", "Outer", "OuterUpdate", "OuterTiles"}
     assert {form for form, _ in found} == forms
@@ -109,7 +109,7 @@ def test_factors_of_products_are_rounded_and_nothing_else() -> None:
 
 
 def test_the_reference_rounds_both_factors_of_a_product_forward_and_backward() -> None:
-    """Computed by hand, with few bits: 1 + 2^-9 becomes 1."""
+    """Computed manually, with few bits: 1 + 2^-9 becomes 1."""
     little = 2.0**-9
     model = vpps.Model()
     W = model.parameter("W", (2, 2), init=np.array([[1 + little, 2.0], [0.0, 3.0]]))
@@ -126,7 +126,7 @@ def test_the_reference_rounds_both_factors_of_a_product_forward_and_backward() -
     loss = vpps.dot(y, weights)
     reference = Reference(graph, weights_of(model), precisions=Precisions.given("bf16"))
     gradients = reference.backward(loss)
-    assert reference.value(y).tolist() == [3 + little, 3.0]  # the sum and the bias stay exact
+    assert reference.value(y).tolist() == [3 + little, 3.0]  # the sum and the bias are exact
     assert gradients["W"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
     assert gradients["b"].tolist() == [1 + little, 1.0]  # no product
     assert reference.gradient(x).tolist() == [1.0, 5.0]

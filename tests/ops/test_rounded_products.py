@@ -1,7 +1,7 @@
 """Products with rounded operands agree with the rounding reference, in all forms of products, on any target. Their
-distance from exact products is as their precision promises.
+distance from exact products is within the precision's promised range.
 
-A case takes the first seed for which float32 cannot round the other way than float64 (`away_from_ties`).
+A case uses the first seed for which float32 and float64 cannot round differently (`away_from_ties`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ PRECISIONS = {"bf16": (1e-4, 2e-2)}
 
 
 def exact(seed: int, *shape: int) -> NDArray[np.float64]:
-    """Return numbers that no precision rounds, so that they are no ties."""
+    """Return numbers that no precision rounds, so none of them is a tie."""
     return np.random.default_rng(seed).integers(-40, 40, shape) / 32
 
 
 def made(model: vpps.Model, graph: vpps.Graph, results: list[E]) -> BuiltGraph:
-    """Return them with a loss that weighs every element differently, by numbers that are not rounded, either."""
+    """Return them with a loss that weights every element differently, by numbers that are not rounded either."""
     terms = [vpps.dot(y, graph.input(exact(i, *y.shape))) if y.shape else y for i, y in enumerate(results)]
     return model, graph, vpps.sum(terms) * 0.25, results
 
@@ -66,7 +66,7 @@ def lists(seed: int) -> BuiltGraph:
 
 
 def tied(seed: int) -> BuiltGraph:
-    """Record embeddings that give the logits: a looked-up row is not rounded."""
+    """Record embeddings whose table also computes the logits: a looked-up row is not rounded."""
     model = vpps.Model(seed=seed)
     table = model.lookup("E", (11, 12), dense=True)
 
@@ -194,7 +194,7 @@ def test_gradients_of_inputs_round_what_they_come_from() -> None:
         assert relative_error(handle.input_gradient(x), reference.gradient(x)) < 1e-4
 
 
-# ---- training: the weights that products read follow the trained ones
+# ---- training: the weights that products read follow the trained weights
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_gradients_of_inputs_round_what_they_come_from() -> None:
     ids=lambda options: "-".join(options) or "sgd",
 )
 def test_every_step_is_that_of_the_reference_with_the_weights_before(options: dict[str, Any]) -> None:
-    """Each step begins with the handle's own float32 weights; otherwise both would round different ones."""
+    """Each step begins with the handle's float32 weights, so that handle and reference round the same weights."""
     options = dict(options)
     precision = options.pop("precision", "bf16")
     rule = {"sgd": vpps.SGD(lr=0.1), "adam": vpps.Adam(lr=0.01, eps=1e-3)}[options.pop("optimizer", "sgd")]
@@ -261,7 +261,7 @@ def test_a_handle_that_only_evaluates_has_the_values_of_one_that_trains() -> Non
         expected = handle.forward(graph, results)
         assert handle.precision == "bf16"
     with vpps.Handle(model, precision="bf16", vps=3, train=False) as handle:
-        for _ in range(2):  # once more, with assigned weights
+        for _ in range(2):  # the second time with assigned weights
             found = handle.forward(graph, results)
             assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
             model["W"].assign(model["W"].numpy() + 0.5)
@@ -275,8 +275,8 @@ def test_a_handle_that_only_evaluates_has_the_values_of_one_that_trains() -> Non
 
 @pytest.mark.parametrize("bits", [0x7F7FFFFF, 0xFF7F8000, 0x7F800000, 0x7F800001, 0x7FC00000], ids=hex)
 def test_a_step_is_left_out_where_what_a_product_rounds_is_not_finite(bits: int) -> None:
-    """The largest float32 rounds to infinity. A NaN stays NaN, though its bf16 bits are those of an infinity. The loss
-    is finite in saturation, and the gradient is then 0 times infinity."""
+    """The largest float32 rounds to infinity. A NaN remains NaN, although its truncated bf16 bits mean infinity. The
+    loss is finite in saturation, and the gradient is then 0 times infinity."""
     model = vpps.Model(seed=1)
     W, graph = model.parameter("W", (6, 5)), vpps.Graph()
     x = np.zeros(5, np.float32)

@@ -1,7 +1,7 @@
 """Hashes of scripts: random graphs and all tasks of the zoo, each planned in the configurations that golden.json lists.
 
 `python -m tests.planner.golden` rewrites the hashes of the listed configurations, and lists configurations for examples
-without any. A change that must not change scripts is right if no hash changes. To remove an option, delete its rows; no
+without any. A change that must not affect scripts is right if no hash changes. To remove an option, delete its rows; no
 other row may change.
 """
 
@@ -24,7 +24,7 @@ from vpps.planner.native.policy_table import POLICIES
 
 FILE = Path(__file__).with_name("golden.json")
 RANDOM = 60  # number of random graphs
-EACH = 3  # configurations of a machine in which one graph is planned
+EACH = 3  # configurations per machine in which a graph is planned
 
 NAMES = [*(f"random {n}" for n in range(RANDOM)), *CASES]
 
@@ -54,7 +54,7 @@ def configurations(name: str) -> list[Configuration]:
 
 
 def new_configurations(name: str) -> Iterator[Configuration]:
-    """Yield some configurations of every machine, so that all examples together use every policy many times on each."""
+    """Yield some configurations for every machine; all examples together use every policy many times on each."""
     random = Random(name)
     for machine in MACHINES:
         for policy in random.sample(list(POLICIES), EACH):

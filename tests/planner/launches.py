@@ -1,4 +1,4 @@
-"""Every kind of launch of a graph, planned for every machine, without the machine."""
+"""Every kind of launch of a graph, planned for every machine, without needing the machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from vpps.planner.planner import Planner
 from vpps.planner.policies import learned_from
 from vpps.script import verify as verifier
 
-PANEL = 16  # of cpu: machines differ
+PANEL = 16  # for cpu, where machines differ
 KEY = LaunchKey(5, 7)
 RULES = {
     "sgd": vpps.SGD(lr=0.1),
@@ -36,7 +36,7 @@ RULES = {
 
 
 class Configuration(NamedTuple):
-    """The settings to plan a graph with."""
+    """The settings with which a graph is planned."""
 
     target: str
     groups: int
@@ -49,7 +49,7 @@ class Configuration(NamedTuple):
     streaming: bool = True
 
     def __str__(self) -> str:
-        """Return words that stay the same if a field goes: three fields, then all non-default ones."""
+        """Return words that stay valid if a field is removed: three fields, then all that are not at their defaults."""
         given = [self.target, self.schedule, self.policy]
         for name, default in self._field_defaults.items() | {"groups": 1}.items():
             value = getattr(self, name)
@@ -75,7 +75,7 @@ def parse(text: str) -> Configuration:
 
 
 def draw(random: Random, machine: tuple[str, int, str], policy: str = "") -> Configuration:
-    """Draw a random configuration of one of `MACHINES`, of a random policy if none is given."""
+    """Draw a random configuration of one of `MACHINES`, with a random policy if none is given."""
     return Configuration(
         *machine,
         policy or random.choice(list(POLICIES)),
@@ -97,7 +97,7 @@ class Example(NamedTuple):
 
 
 def policy_for(name: str, graph: vpps.Graph) -> str | LearnedPolicy:
-    """Return the policy for a handle: "fsm" is learned from the graph, in few trials, so other graphs have unknown
+    """Return the policy for a handle: "fsm" is learned from the graph in a few trials, so other graphs have unknown
     states."""
     settings = LearningSettings(Encoding(phases=20), trials=3, check_every=1)
     return learned_from([graph], settings) if name == LearnedPolicy.name else name
@@ -106,7 +106,7 @@ def policy_for(name: str, graph: vpps.Graph) -> str | LearnedPolicy:
 def distribution_of(
     it: Example, c: Configuration, rule: vpps.Optimizer, averages: bool, passes: Passes, precision: str
 ) -> Distribution:
-    """Return the distribution of parameters, without the machine."""
+    """Return the parameter distribution that the configuration's machine would use."""
     update, moments = Update(rule, 1, 1, None), len(rule.moments)
     precisions = Precisions(precision)
     if c.target == "cpu":
@@ -160,5 +160,5 @@ def _factors(table: vpps.Parameter, rows: np.ndarray[Any, Any]) -> np.ndarray[An
 
 
 def verify(plan: Plan) -> None:
-    """Verify all launches of a plan. Raises ScriptError."""
+    """Verify all launches in a plan. Raises ScriptError."""
     verifier.verify(plan.script, plan.layout, plan.origin, plan.divisions)

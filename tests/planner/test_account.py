@@ -1,4 +1,4 @@
-"""The origin of each word of a script, on request from a plan: at any time, and without effect on other plans."""
+"""A plan tells the origin of each word in its script on request, at any time, without effect on other plans."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.cpu
 
 RULE = vpps.SGD(lr=0.1)
 BARRIERS = ("barrier", "signal", "wait")
-OF_THE_END = {  # instructions of no cell: their names in messages, without the parameter
+OF_THE_END = {  # instructions that belong to no cell: their names in messages, without the parameter
     Phase.FORWARD: {"loss", "input", "load"},
-    Phase.BACKWARD: {"load"},  # if it is a launch of its own
+    Phase.BACKWARD: {"load"},  # if backward is a separate launch
     Phase.GRADIENTS: {"load_gradient", "store_gradient", "gather_sum", "guard"},
     Phase.UPDATE: {"guard", "clip", "load_gradient", "squares_matrix", "squares_rows"},
 }
@@ -101,7 +101,7 @@ def test_words_name_cells_ops_parameters_and_calls() -> None:
 
 
 def test_a_plan_is_that_of_the_vertices_at_the_time() -> None:
-    """Vertices of rows, and of cells first used later, do not change it."""
+    """Vertices of rows, and of cells that are first used later, do not change it."""
     for name in ("tree-lstm", "nmt with attention"):
         task, graph = CASES[name].make(limit=5), vpps.Graph()
         loss = task.loss(graph, task.train[:])

@@ -1,4 +1,4 @@
-"""Scripts match golden.json: a fifth of its rows, or all of them, which takes minutes, if VPPS_TEST_GOLDEN=all."""
+"""Scripts match golden.json: a fifth of its rows, or all of them (which takes minutes) if VPPS_TEST_GOLDEN=all."""
 
 from __future__ import annotations
 

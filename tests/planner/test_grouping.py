@@ -1,4 +1,4 @@
-"""The group of each vertex: connected components, shared sources, joining vertices, even work."""
+"""Each vertex's group: connected components, shared sources, joining vertices, even work."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class GroupedPlan(NamedTuple):
 
 
 def grouped(net: Net, graph: vpps.Graph, n_groups: int, wanted: Sequence[E]) -> GroupedPlan:
-    """Return the groups of the vertices that some values depend on; in training, if that is one loss."""
+    """Return the groups of the vertices on which some values depend; for training if the value is one loss."""
     distribution = Distribution(net.model, 2, 1, 0, train=True, groups=n_groups)
-    planner = Planner(distribution, passes=Passes(lazy_batching=False))  # stages are those of vertices
+    planner = Planner(distribution, passes=Passes(lazy_batching=False))  # stages are the vertices' stages
     if len(wanted) == 1 and not wanted[0].shape:
         plan = planner.plan_training(graph, wanted[0], None, 0)
     else:
@@ -101,7 +101,7 @@ def test_a_state_that_all_sequences_begin_with_runs_first(net: Net) -> None:
     assert (found.group[0], found.stage[0], found.grouping.first_own) == (0, 0, 1)
     assert min(found.stage[1:]) >= 1
     assert {found.group[end.ref] for end in ends} == {0, 1}
-    # A source with few readers belongs to them, if work is still even.
+    # A source with few readers belongs to its readers' group if the work remains even.
     graph = vpps.Graph()
     states = [chain(net, graph, graph.lookup(net.words, 0), 3) for _ in range(2)]
     assert grouped(net, graph, 2, [net.node(s, net.node(s, s)) for s in states]).grouping.first_own == 0
@@ -167,5 +167,5 @@ def test_connected_components_stay_together_and_are_dealt_evenly(net: Net, data:
 
 
 def call_of(graph: vpps.Graph, value: E) -> int:
-    """Return the recording index of the vertex that makes a value."""
+    """Return the recording index of the vertex that computes a value."""
     return int(Topology(graph).value_call[value.ref])

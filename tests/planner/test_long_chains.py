@@ -12,7 +12,7 @@ from vpps.compiler.encoded_cell import EncodedCell
 
 pytestmark = pytest.mark.cpu
 
-STEPS = 3000  # more than Python's limit of recursion
+STEPS = 3000  # more than Python's recursion limit
 
 
 def test_levels_are_planned_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ def test_levels_are_planned_one_after_the_other(monkeypatch: pytest.MonkeyPatch)
     h = graph.input(np.ones(8, np.float32))
     for _ in range(STEPS):
         h = step(h)
-    # One virtual processor: every level may follow the one before without a barrier.
+    # One virtual processor: every level can follow the previous level without a barrier.
     with vpps.Handle(model, vpps.SGD(lr=0.1), target="cpu", vps=1) as handle:
         handle.fb(graph, vpps.sum(h))
         assert math.isfinite(handle.sync_get_latest_loss())

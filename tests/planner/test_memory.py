@@ -1,4 +1,4 @@
-"""Memory of slabs: never two in one place at one time, and little more than their peak."""
+"""Memory of slabs: never two in the same place at the same time, and little more than their peak."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vpps.script.verify import verify
 pytestmark = pytest.mark.cpu
 
 H = 32
-START, STOP, FIRST, LAST, GROUP = range(5)  # columns of the arrays of a layout
+START, STOP, FIRST, LAST, GROUP = range(5)  # columns of a layout's arrays
 
 
 def assert_apart(arrays: Ints) -> None:
@@ -40,7 +40,7 @@ def assert_apart(arrays: Ints) -> None:
 
 @pytest.mark.parametrize("name", golden.NAMES[::4])
 def test_no_two_arrays_are_at_one_place_at_one_time(name: str) -> None:
-    """Covers any schedule, with or without groups, in training and inference; no array lies beyond the plan's size."""
+    """Covers any schedule, with or without groups, in training and inference; no array exceeds the plan's size."""
     it, random = golden.example(name), Random(name)
     for c in random.sample(golden.configurations(name), 4):
         for plan in launches.plans(it, c):
@@ -91,7 +91,7 @@ def test_inference_keeps_what_is_wanted_or_still_to_be_read() -> None:
     for length in (10, 100):
         graph, states = net.chain(length)
         needed = batch_floats(planner, planner.plan_forward(graph, [states[-1]]))
-        # One row per looked-up word: all come first. Two alternating states, and three slabs of one step.
+        # One row per looked-up word: all come first. Two alternating states, and three slabs for one step.
         assert needed == (length + 1 + 2 + 3) * H + 2 * STAGGER
     plan, wanted = planner.plan_forward(graph, states[5:9]), [s.ref for s in states[5:9]]
     assert np.flatnonzero(plan.addresses >= 0).tolist() == wanted
@@ -109,8 +109,8 @@ def test_training_uses_the_memory_of_a_step_again() -> None:
 
 @pytest.mark.parametrize("widths", [(32, 32, 32), (32, 64, 16), (16, 64, 32)])
 def test_holes_of_any_size_are_used_again(widths: tuple[int, int, int]) -> None:
-    """States of different widths, which live for two stages each, need only the memory of the largest neighbouring ones
-    and the slabs between them."""
+    """States of different widths, each live for two stages, need only the memory of the largest neighbouring states and
+    the slabs between them."""
     model = vpps.Model(seed=1)
     graph = vpps.Graph()
     state = graph.input(np.ones(widths[-1]))
@@ -120,14 +120,14 @@ def test_holes_of_any_size_are_used_again(widths: tuple[int, int, int]) -> None:
     planner = Planner(Distribution(model, 2, 32, 0, train=True))
     plan = planner.plan_forward(graph, [state])
     verify(plan.script, plan.layout, plan.origin)
-    # Products and their tanh are separate vertices: at any time one is read, and one is written.
+    # Products and their tanh are separate vertices: at any time one slab is read and one is written.
     assert batch_floats(planner, plan) <= 2 * max(widths) + max(widths)
     begins = plan.layout.memory[plan.layout.memory[:, START] >= planner.distribution.end, START]
     assert not (begins % ALIGN).any()
 
 
 def given_back(plan: Plan) -> np.ndarray:
-    """Return numbers of the arrays that live for several periods and end before the end."""
+    """Return the numbers of arrays that live for several periods and end before the launch does."""
     arrays = plan.layout.memory
     return np.flatnonzero((arrays[:, FIRST] < arrays[:, LAST]) & (arrays[:, LAST] < arrays[:, LAST].max()))
 
@@ -143,7 +143,7 @@ def assert_refused_where_shorter(plan: Plan, which: Ints, by: int) -> None:
 
 @pytest.mark.parametrize("vps", [1, 2])
 def test_values_and_gradients_give_way_after_their_last_readers(vps: int) -> None:
-    """Gradients end later: barriers between steps may be left out."""
+    """Gradients' lifetimes end later: barriers between steps may be left out."""
     net = Net()
     graph, states = net.chain(6)
     plan = net.planner(vps).plan_forward(graph, [states[-1]])

@@ -1,4 +1,4 @@
-"""The planner: memory is reused; graphs of odd forms."""
+"""The planner: memory is reused, and odd graphs are planned."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_memory_is_used_again_when_nobody_looks_at_it() -> None:
     words = [plan.script.copy() for plan in kept]
     places = {plan.script.ctypes.data for plan in kept}
     assert len(places) == 3
-    part = kept.pop().script[7:9]  # as good as the whole
+    part = kept.pop().script[7:9]  # a part also keeps the memory in use
     later = [planner.plan_training(*batch, None, 0).script.ctypes.data for batch in batches]
     assert not places & set(later)
     assert all(np.array_equal(plan.script, w) for plan, w in zip(kept, words, strict=False))
@@ -50,7 +50,7 @@ def test_memory_is_used_again_when_nobody_looks_at_it() -> None:
     "name", ["tree-lstm", "tree-lstm-2type", "tree-lstm-child-sum", "nmt with attention", "lattice-gru"]
 )
 def test_large_batches(name: str) -> None:
-    """Batches of 60 graphs: the verifier accepts lists, rows and memory of many vertices."""
+    """Batches of 60 graphs: the verifier accepts lists, rows and memory for many vertices."""
     task, graph = CASES[name].make(limit=60), vpps.Graph()
     loss = task.loss(graph, task.train[:])
     planner = Planner(Distribution(task.model, 3, 16, 0, train=True))
@@ -81,7 +81,7 @@ def test_more_unconnected_parts_than_are_dealt_one_by_one(n_groups: int) -> None
 @pytest.mark.parametrize("groups", [2, 4])
 @pytest.mark.parametrize("name", ["tree-lstm", "nmt with attention", "lattice-gru"])
 def test_the_verifier_accepts_graphs_as_data_in_groups(name: str, groups: int) -> None:
-    """Rows, with single calls beside them."""
+    """Covers rows together with single calls."""
     task, graph = CASES[name].make(limit=4), vpps.Graph()
     losses = [task.loss(graph, task.train[:2]), vpps.sum(vpps.tanh(graph.input(np.ones(3))))]
     losses += [task.loss(graph, task.train[2:4]) * 0.5]
@@ -102,7 +102,7 @@ def assert_inferred(model: vpps.Model, graph: vpps.Graph, wanted: list[vpps.Expr
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_stages_of_inference_count_vertices_that_are_left_out(policy: str) -> None:
-    """Readers of such a vertex have no value, but a level above its producer."""
+    """Readers of such a vertex have no value, but are a level above its producer."""
     model = vpps.Model(seed=1)
 
     @vpps.cell
@@ -137,7 +137,7 @@ Call = tuple[int, int, int]
 def test_inference_with_vertices_that_only_left_out_vertices_read(
     policy: str, calls: list[Call], wanted: tuple[int, int]
 ) -> None:
-    """Policies see all vertices, including those that inference omits for lack of readers."""
+    """Policies see all vertices, including vertices without readers, which inference omits."""
     model, graph = vpps.Model(seed=1), vpps.Graph()
     W = model.parameter("W", (4, 4))
     made = [

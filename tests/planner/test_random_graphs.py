@@ -1,4 +1,4 @@
-"""Random graphs of random cells agree with the reference, bitwise equal for 1, 2, 3 and 7 virtual processors."""
+"""Random graphs of random cells agree with the reference, with equal bits for 1, 2, 3 and 7 virtual processors."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.cpu
 
 
 def examples(n: int) -> settings:
-    """Return settings for n examples, always the same ones."""
+    """Return settings for n examples, the same in every run."""
     return settings(max_examples=n, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def check(number: int, onchip: ChipOptions | None = None, precision: str = "float32") -> None:
-    """Check that a random graph agrees with the reference, with some policy; unless float32 may round otherwise."""
+    """Check that a random graph agrees with the reference, with some policy, unless float32 can round differently."""
     random = Random(number)
     model, graph, used, loss = graphs.draw(random).build()
     policy = random.choice(list(POLICIES))
@@ -52,7 +52,7 @@ def three_virtual_processors_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Divide steps of inference into pieces of 1 row or 3, or not at all."""
+    """Divide inference steps into pieces of 1 or 3 rows, or not at all."""
     if number := sum(request.node.callspec.params.values()) % 3:
         monkeypatch.setattr(encoded_cell, "FEWEST_ROWS", 2 * number - 1)
         monkeypatch.setattr(encoded_cell, "CACHED_FLOATS", 0)
@@ -60,7 +60,7 @@ def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("part", range(10))
 def test_random_graphs_agree_with_the_reference(part: int, request: pytest.FixtureRequest) -> None:
-    """Half of the graphs run as for users: cells are fused."""
+    """Half of the graphs run as for users, with fused cells."""
     if part % 2:
         request.getfixturevalue("fused")
     for number in range(8 * part, 8 * part + 8):
@@ -76,7 +76,7 @@ def test_random_graphs_whose_products_round_agree_with_the_reference(part: int) 
 
 @pytest.mark.parametrize("number", range(len(launches.MACHINES)))
 def test_the_verifier_accepts_every_kind_of_launch_of_every_machine(number: int) -> None:
-    """Planned without the machine: training, clipped, averaging, accumulating, inference; by any policy."""
+    """Plans without the machine: training, clipped, averaging, accumulating, inference; with any policy."""
     for seed, precision in ((number, "float32"), (1000 * number + 2, "float32"), (number + 100, "bf16")):
         random = Random(seed)
         model, graph, used, loss = graphs.draw(random).build()

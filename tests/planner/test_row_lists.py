@@ -20,7 +20,7 @@ WIDTH = 8
 
 
 def sequences(lengths: tuple[int, ...]) -> tuple[vpps.Model, vpps.Graph, list[vpps.Expression]]:
-    """Record sequences of some lengths, whose steps read two states of the step before; returns the last states."""
+    """Record sequences of some lengths, whose steps read two states of the previous step; returns the last states."""
     model = vpps.Model(seed=2)
     W = model.parameter("W", (WIDTH, WIDTH))
 
@@ -40,7 +40,7 @@ def sequences(lengths: tuple[int, ...]) -> tuple[vpps.Model, vpps.Graph, list[vp
 
 
 def plans(lengths: tuple[int, ...], policy: str = "sinks-last") -> tuple[Plan, Plan]:
-    """Return verified plans of inference and of training."""
+    """Return verified plans for inference and for training."""
     model, graph, ends = sequences(lengths)
     planner = Planner(Distribution(model, 2, 32, 0, train=True), policy)
     inference = planner.plan_forward(graph, ends)
@@ -52,7 +52,7 @@ def plans(lengths: tuple[int, ...], policy: str = "sinks-last") -> tuple[Plan, P
 
 @pytest.mark.parametrize("policy", ["sinks-last", "depth"])
 def test_sequences_need_lists_unless_they_come_by_length(policy: str) -> None:
-    """Each step reads some rows of the one before; they are contiguous if the longest sequence was recorded first."""
+    """Each step reads some of the previous step's rows, contiguous if the longest sequence was recorded first."""
     mixed, _ = plans(LENGTHS, policy)
     assert gathering(mixed).bytes["forward"] > 0
     for lengths in (tuple(sorted(LENGTHS, reverse=True)), (9,)):
@@ -73,7 +73,7 @@ def test_rows_at_equal_gaps_need_no_list(order: tuple[int, ...], mode: int) -> N
 
 
 def modes(order: tuple[int, ...]) -> set[int]:
-    """Return the second words of the operand with which one step reads some of five inputs in an order."""
+    """Return the second words of the operand through which one step reads some of five inputs in the given order."""
     model = vpps.Model(seed=1)
     graph = vpps.Graph()
     inputs = graph.rows(np.zeros((5, WIDTH)))

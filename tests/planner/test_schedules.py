@@ -1,4 +1,4 @@
-"""The paper's schedule: equal numbers to vector instructions, from exclusive scripts of single vertices."""
+"""The paper's schedule gives the same numbers as vector instructions, from exclusive scripts for single vertices."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_products_run_where_rows_of_the_matrix_are_held() -> None:
     model = vpps.Model(seed=1)
     with vpps.Handle(model, vps=4, schedule="paper") as handle:
         granule = handle._engine.machine.panel
-        W = model.parameter("W", (2 * granule, 8))  # two blocks of rows: two of the four hold some
+        W = model.parameter("W", (2 * granule, 8))  # two blocks of rows: two of the four processors hold some
         graph = vpps.Graph()
         losses = [vpps.sum(W @ graph.input(np.ones(8))) for _ in range(3)]
         plan = planned(handle, graph, vpps.sum(losses))
@@ -114,7 +114,7 @@ def test_load_is_shared_evenly_with_products() -> None:
 def test_who_takes_no_part_in_a_level_neither_signals_nor_waits() -> None:
     net = new()
     graph = vpps.Graph()
-    loss = vpps.cross_entropy(net.logits(graph, [1, 2, 3, 4, 5, 6]), 0)  # a chain: rarely work for two
+    loss = vpps.cross_entropy(net.logits(graph, [1, 2, 3, 4, 5, 6]), 0)  # a chain: rarely work for two processors
     with vpps.Handle(net.model, vps=1, schedule="paper") as handle:
         assert not {"signal", "wait", "barrier"} & {
             d.instruction.name for d in streams(planned(handle, graph, loss))[0]
@@ -125,7 +125,7 @@ def test_who_takes_no_part_in_a_level_neither_signals_nor_waits() -> None:
     waits = [sum(d.instruction.name == "wait" for d in s) for s in streams(plan)]
     assert 0 < sum(signals) < 4 * plan.n_barriers / 2
     assert sum(waits) < 4 * plan.n_barriers / 2
-    for own in streams(plan):  # only synchronisation: no signal without work before it
+    for own in streams(plan):  # a signal only follows work, never another signal or a wait
         names = [d.instruction.name for d in own]
         assert all(names[i - 1] not in SYNCHRONISATION for i, name in enumerate(names) if name == "signal")
 

@@ -1,4 +1,4 @@
-"""Wrong graphs are reported before anything runs, in the user's words; any number of cells is right."""
+"""Wrong graphs are reported before anything runs, in the user's terms; any number of cells is allowed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TestValue:
 
 @pytest.mark.cpu
 def test_a_graph_may_have_more_than_a_thousand_cells() -> None:
-    """Chains of cells, and recurrences of two alternating cells."""
+    """Chains of cells, and recurrences with two alternating cells."""
     model, graph = vpps.Model(seed=1), vpps.Graph()
     values = [graph.lookup(model.lookup("E", (7, 4)), 3)]
     for k in range(515):
@@ -78,7 +78,7 @@ def test_a_graph_may_have_more_than_a_thousand_cells() -> None:
 @pytest.mark.cpu
 @pytest.mark.parametrize("compiled", [False, True])
 def test_threads_that_record_at_the_same_time_are_refused_or_right(compiled: bool, monkeypatch: Any) -> None:
-    """The second thread records whenever the first has advanced by one line in vpps."""
+    """The second thread records each time the first advances by one line in vpps."""
     net, refused, found = new(), 0, [None]
 
     def record(k: int) -> vpps.Expression:

@@ -1,4 +1,4 @@
-"""Tests of this folder record with compiled code if it exists. test_recorders.py and test_packed.py compare it with the
+"""Tests in this folder record with compiled code if it exists. test_recorders.py and test_packed.py compare it with the
 Python recorder."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A map is planned like single calls: the same bits on `cpu`, in any order, beside calls, with typed edges.
+"""A map is planned like single calls: same bits on `cpu`, in any order, mixed with calls, with typed edges.
 
-test_bulk_random.py has random maps, tests/zoo the users' networks.
+test_bulk_random.py tests random maps, tests/zoo the users' networks.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_an_ordinary_cell_has_one_block_for_calls_and_maps() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_vertices_may_come_in_any_order(seed: int, policy: str) -> None:
     net, batch = Trees(), forest(seed)[:5]
-    place = np.random.default_rng(seed).permutation(batch.n_vertices)  # of each vertex
+    place = np.random.default_rng(seed).permutation(batch.n_vertices)  # each vertex's place
     children, kind, words = (np.empty_like(a) for a in (batch.children, batch.kind, batch["word"]))
     children[place] = np.where(batch.children < 0, -1, place[batch.children])
     kind[place], words[place] = batch.kind, batch["word"]

@@ -15,7 +15,7 @@ from vpps.record.levels import find_cycle, find_levels, raise_levels
 
 
 def examples(n: int) -> settings:
-    """Return settings for n examples, always the same ones."""
+    """Return settings for n examples, the same in every run."""
     return settings(max_examples=n, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 

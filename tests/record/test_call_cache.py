@@ -36,7 +36,7 @@ def everything_recorded(graph: vpps.Graph) -> list[Any]:
 
 
 def record_tree(graph: vpps.Graph) -> E:
-    """Record nodes with zero to three children, twice each; inputs, sums, a constant, an op on a parameter."""
+    """Record nodes with zero to three children, twice each, and inputs, sums, a constant, and an op on a parameter."""
     xs = [graph.input(np.full(3, k)) for k in range(4)]
     states: list[E] = []
     losses = []
@@ -52,7 +52,7 @@ def record_tree(graph: vpps.Graph) -> E:
 def test_calls_like_earlier_ones_do_not_ask_the_graph(
     recorder: str, use_recorder: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise recording is slow, which no other test sees."""
+    """Otherwise recording is slow, which no other test would notice."""
     use_recorder(recorder)
     graph = vpps.Graph()
     record_tree(graph)
@@ -70,7 +70,7 @@ def test_calls_like_earlier_ones_do_not_ask_the_graph(
 
 @pytest.mark.parametrize("recorder", ["python", "compiled"])
 def test_calls_that_differ_do_what_they_do_as_first_calls(recorder: str, use_recorder: Callable[[str], None]) -> None:
-    """Errors have the same words, and nothing is recorded."""
+    """Error messages are the same, and nothing is recorded."""
     use_recorder(recorder)
     differ: list[tuple[Callable[[E, E], tuple[Any, ...]], type[Exception] | None]] = [
         (lambda x, y: (y, [y], [y], 1), None),
@@ -104,7 +104,7 @@ def test_calls_that_differ_do_what_they_do_as_first_calls(recorder: str, use_rec
 
 
 def test_empty_lists_follow_the_first_call_that_had_them() -> None:
-    """Empty lists have no shape of their own, and keep the program that they had first."""
+    """Empty lists have no shape, and keep the program that they had first."""
 
     @vpps.cell
     def total(xs: list[E]) -> E:
@@ -133,7 +133,7 @@ def test_graphs_with_lists_are_freed_with_their_last_expression() -> None:
 
 
 def test_the_first_sum_of_a_graph_is_quick_where_another_graph_had_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most graphs have only one, of thousands of losses."""
+    """Most graphs have only one sum, with thousands of losses."""
     x = vpps.Graph().zeros(3)
     vpps.sum([x, x])
     graph = vpps.Graph()

@@ -1,4 +1,4 @@
-"""A cell means the same as its function on the plain expressions of a graph."""
+"""A cell gives the same results as its function on a graph's plain expressions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ E = vpps.Expression
 
 
 def functions(model: vpps.Model) -> dict[str, Callable[..., E]]:
-    """Return functions of two vectors, a list and an int, that work as cells and on plain expressions."""
+    """Return functions of two vectors, a list and an int, that work both as cells and on plain expressions."""
     W = model.parameter("W", (4, 4))
     U = model.parameter("U", (8, 8))
     p = model.parameter("p", (4,), init="normal")
@@ -143,7 +143,7 @@ def test_static_arguments_that_are_equal_within_are_other_programs(inside: Calla
     values = [1, True, 1.0, 0.0, -0.0, 0, False, float("nan"), np.float32(1), Decimal(1), Decimal("1.0")]
     for value in [*values, *values]:
         told(x, config=inside(value))
-    told(x, config=inside(float("nan")))  # another object of the same bits
+    told(x, config=inside(float("nan")))  # a different object with the same bits
     assert seen == [repr(inside(value)) for value in values]
 
 

@@ -1,4 +1,4 @@
-"""`graph.map(..., distinct=True)`: the same values with fewer vertices, the same gradients but for rounding."""
+"""`graph.map(..., distinct=True)`: the same values with fewer vertices, and the same gradients up to rounding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORDS, TAGS, X, H = 50, 5, 12, 20  # sizes that no block of units divides
 
 
 class Net:
-    """Networks whose words repeat, each recorded from a forest."""
+    """Networks with repeated words, each recorded from a forest."""
 
     def __init__(self) -> None:
         self.model = model = vpps.Model(seed=1)
@@ -52,7 +52,7 @@ class Net:
 
         @vpps.cell
         def inner_of_three(tag: Any, *states: Any) -> Any:
-            """Products of children (two of one child), one without readers, and one that depends on an int."""
+            """Products of children (two for one child), one without readers, and one that depends on an int."""
             h, c = ternary.inner(*states)
             _ = T @ states[2]
             return h * (T @ states[0]), c + vpps.split(V @ vpps.lookup(tags, tag), 2)[0]
@@ -95,7 +95,7 @@ class Net:
         return {"kind": kind, "children": children, "inputs": {"word": words, "tag": tags, "x": x}}
 
     def loss(self, graph: vpps.Graph, results: Any, seed: int) -> vpps.Expression:
-        """Return a loss of all results at all vertices."""
+        """Return a loss over all results at all vertices."""
         labels = np.resize(forest(seed)[:4]["label"], len(results[0]))
         return vpps.sum([vpps.sum(self.cell_of_loss(rows, labels)) * (0.5 + k) for k, rows in enumerate(results)])
 
@@ -207,7 +207,7 @@ def test_a_cell_without_products_of_ints_is_left_alone() -> None:
 
 @pytest.mark.host
 def test_a_leaf_that_is_a_row_of_a_table_is_shared_as_well() -> None:
-    """An example is an MV-RNN: every word has a matrix."""
+    """An MV-RNN, for example: every word has a matrix."""
     model = vpps.Model(seed=1)
     words = model.lookup("words", (WORDS, H))
     leaf = vpps.cell(lambda word: vpps.lookup(words, word))

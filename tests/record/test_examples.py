@@ -1,4 +1,4 @@
-"""Masks of dropout follow the example of the whole mini-batch: in maps, in rows, and in graphs that Python records."""
+"""Dropout masks depend on an example's place in the whole mini-batch: in maps, rows and graphs that Python records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTS = [[4, 0], [1, 2, 5], [], [3]]
 
 
 class Net:
-    """Trees of two kinds of cells, with dropout in one of them and after gathered rows and words."""
+    """Trees with two kinds of cells, with dropout in one kind and after gathered rows and words."""
 
     def __init__(self) -> None:
         self.trees: GraphSet = graphs_of_trees(synthetic_treebank(n_train=6, n_dev=1).train)
@@ -44,7 +44,7 @@ class Net:
         return vpps.sum(vpps.each(lambda x: vpps.dropout(x, 0.5), hs)) + h
 
     def rows(self, graph: vpps.Graph, batch: GraphBatch, **options: Any) -> list[vpps.Rows]:
-        """Return rows of every vertex, every root, and again every vertex; all with dropout."""
+        """Return rows for every vertex, every root, and again every vertex; all with dropout."""
         structure = {**batch.structure, **options}
         h = graph.map([self.leaf, self.inner], **structure, inputs={"word": batch["word"]})
         x = vpps.dropout(graph.lookup(self.words, np.maximum(batch["word"], 0)).of(batch.examples), 0.5)
@@ -53,7 +53,7 @@ class Net:
         return [h, joined, graph.map(lambda x: vpps.dropout(x, 0.5), inputs={"x": x + h})]
 
     def one_by_one(self, graph: vpps.Graph, batch: GraphBatch) -> list[E]:
-        """Return the first of these, by calls."""
+        """Return the first of these results, by single calls."""
         hs: list[E] = []
         for k, number in enumerate(batch.numbers.tolist()):
             with graph.example(number):
@@ -75,14 +75,14 @@ def net() -> Net:
 
 
 def part_of(trees: GraphSet, numbers: Sequence[int]) -> GraphBatch:
-    """Return the batch that `GraphSet.batches` gives a process with all of them."""
+    """Return the batch that `GraphSet.batches` gives a single process."""
     part = trees[np.array(numbers, np.int64)]
     part.whole, part.numbers = len(trees), np.array(numbers, np.int64)
     return part
 
 
 def values(model: vpps.Model, graph: vpps.Graph, wanted: Sequence[E | vpps.Rows], **options: Any) -> list[Array]:
-    """Return values with dropout, after comparing them with the reference."""
+    """Return the values with dropout, after comparing them with the reference."""
     with vpps.Handle(model, target="cpu", vps=2, **options) as handle:
         found = handle.forward(graph, wanted, train=True)
     reference = Reference(graph, weights_of(model), key_of(model))
@@ -100,11 +100,11 @@ OPTIONS: dict[str, dict[str, Any]] = {"": {}, "distinct": {"distinct": True}, "N
 def test_a_part_has_the_masks_of_the_whole(net: Net, numbers: list[int], options: dict[str, Any]) -> None:
     whole, part = net.trees[:], part_of(net.trees, numbers)
     expected: list[Array] = []
-    for again in range(2):  # NumPy makes the first map of some cells
+    for again in range(2):  # NumPy records the first map of these cells
         graph = vpps.Graph()
         expected = values(net.model, graph, net.rows(graph, whole, **options))
         graph = vpps.Graph()
-        graph.zeros(WIDTH)  # vertices of no example do not matter
+        graph.zeros(WIDTH)  # vertices outside examples do not matter
         found = values(net.model, graph, net.rows(graph, part, **options))
         vertices = np.concatenate([np.arange(*whole.offsets[k : k + 2]) for k in numbers] or [np.zeros(0, int)])
         for x, y in zip(found, (expected[0][vertices], expected[1][numbers], expected[2][vertices]), strict=True):
@@ -123,14 +123,14 @@ def test_calls_one_by_one_have_the_masks_of_a_map(net: Net, recorder: str, use_r
 
 
 def dropped(model: vpps.Model, record: Callable[[vpps.Graph, Callable[[], E]], list[E]]) -> Array:
-    """Return the elements of 64 ones that some vertices keep."""
+    """Return which of 64 ones some vertices keep."""
     graph = vpps.Graph()
     one = graph.input(np.ones(64))
     return np.stack(values(model, graph, record(graph, lambda: vpps.dropout(one, 0.5)))) != 0
 
 
 def test_what_belongs_to_no_example_is_numbered_by_itself(net: Net) -> None:
-    """The numbers are those of a graph without examples."""
+    """The random numbers are those of a graph without examples."""
 
     def plain(graph: vpps.Graph, drop: Callable[[], E]) -> list[E]:
         return [drop(), drop()]
@@ -211,7 +211,7 @@ def test_rows_keep_their_examples() -> None:
 
 
 def test_examples_of_another_batch_are_refused(net: Net) -> None:
-    """Compiled code that records the map refuses them, too."""
+    """Compiled code that records the map also refuses them."""
     for _ in range(2):
         graph = vpps.Graph()
         net.rows(graph, net.trees[:])

@@ -1,4 +1,4 @@
-"""Ctrl-C at every point of recording a graph: later recordings are unaffected."""
+"""Ctrl-C at every point of recording a graph: later recordings are not affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled recorder beside the Python one: equal graphs; its memory, its methods, and running without it."""
+"""The compiled recorder and the Python recorder give equal graphs; its memory, its methods, and running without it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def compiled(use_recorder: Callable[[str], None]) -> None:
 
 
 def test_graphs_go_on_as_they_began(use_recorder: Callable[[str], None]) -> None:
-    """The choice of a recorder in between, as by the first handle of a process, does not matter."""
+    """It does not matter if a recorder is chosen in between, as by a process's first handle."""
     use_recorder("python")
     begun = vpps.Graph()
     record_tree(begun)
@@ -98,7 +98,7 @@ def test_arrays_are_copies_and_a_graph_may_grow_under_them() -> None:
     assert len(before.calls) == 1
     assert len(BlockArrays(block).calls) == 1001
     view = memoryview(block.rows)  # type: ignore[arg-type]
-    assert not view.readonly  # lets ctypes read its address
+    assert not view.readonly  # so that ctypes can read its address
     with pytest.raises(vpps.GraphError, match="cannot grow while"):
         block.rows.extend(range(10**5))
     view.release()
@@ -157,7 +157,7 @@ def test_graphs_are_built_on_several_threads_at_once() -> None:
 
 
 class TestBeingOptional:
-    """The effect of VPPS_RECORDER, and the fallback if none was compiled."""
+    """Tests the effect of VPPS_RECORDER, and the fallback if no recorder was compiled."""
 
     @pytest.fixture(autouse=True)
     def nothing_tried(self, use_recorder: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
-"""Maps recorded in one call of compiled code beside those recorded with NumPy: the same arrays and errors, for random
-maps of many forms, some with damaged arguments."""
+"""Maps recorded in one call of compiled code give the same arrays and errors as maps recorded with NumPy, for random
+maps in many forms, some with damaged arguments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ C = H + 1  # of the second result
 
 
 def forest(seed: int) -> GraphSet:
-    """Return random binary trees in post-order, with the features of a treebank."""
+    """Return random binary trees in post-order, with a treebank's features."""
     random = np.random.default_rng(seed)
     sizes: list[int] = []
     children: list[tuple[int, int]] = []
@@ -47,7 +47,7 @@ def forest(seed: int) -> GraphSet:
 
 
 def with_missing(trees: GraphSet, missing: float, seed: int) -> GraphSet:
-    """Return the trees without one or both children of some inner vertices."""
+    """Return the trees, with one or both children missing at some inner vertices."""
     whole = trees[:]
     children = np.array(whole.children)
     lacks = np.random.default_rng(seed).random(len(children))
@@ -75,7 +75,7 @@ def lists(most: int, missing: float, seed: int) -> GraphSet:
 
 
 class Form(NamedTuple):
-    """Cells of one or more kinds, their inputs besides words, and their children: lists (of at most so many) or not."""
+    """Cells of one or more kinds, their inputs besides words, and their children: lists (up to a length) or not."""
 
     cells: list[Any]
     inputs: str = ""
@@ -187,7 +187,7 @@ step = vpps.cell(lambda before, x: vpps.tanh(before + x))
 
 
 def of_a_chain(graph: vpps.Graph, x: vpps.Rows) -> Any:
-    """Return as many rows, each of a level of its own, in no order."""
+    """Return that many rows, each in a separate level, in no particular order."""
     places = np.arange(len(x), dtype=np.int32)
     found = graph.map(step, children=(places - 1)[:, None], inputs={"x": x}, levels=places)
     return found[np.random.default_rng(8).permutation(len(x))]
@@ -202,7 +202,7 @@ VECTORS: list[Callable[[vpps.Graph, vpps.Rows], Any]] = [
 
 
 def in_pieces(graph: vpps.Graph, x: vpps.Rows) -> Any:
-    """Numbers of values with a step: left to NumPy."""
+    """Return rows whose numbers have a stride; they are left to NumPy."""
     return x[::-1]
 
 
@@ -211,7 +211,7 @@ STATES: list[Any] = [None, [H, C], ((H,), C), (np.int64(H), C), [[H], C], (C, H)
 
 
 def damaged(value: Any, random: Random) -> Any:
-    """Change an array's elements, type, length or layout; change rows; or return nothing."""
+    """Change an array's elements, type, length or layout; change rows; or return None."""
     if isinstance(value, tuple) and type(value[0]) is int:
         return random.choice(STATES)
     if isinstance(value, tuple):
@@ -225,7 +225,7 @@ def damaged(value: Any, random: Random) -> Any:
     if value is None or not random.randrange(16):
         return None
     array = np.array(value)
-    if array.size and random.randrange(3):  # mostly values that may be right
+    if array.size and random.randrange(3):  # mostly values that could be right
         place = random.randrange(array.size)
         others = [k for k in NUMBERS if np.iinfo(array.dtype).min <= k <= np.iinfo(array.dtype).max]
         array.flat[place] = random.choice([*others, len(array), len(array) - 1, min(array.flat[place] + 1, 127)])
@@ -297,7 +297,7 @@ class Case(NamedTuple):
         """Record twice; returns the recordings or the error, and True if compiled code recorded it."""
         first = vpps.Graph()
         with suppress(vpps.ShapeError):
-            first.map(self.given(), **self.arguments(first))  # NumPy makes the first map of some cells
+            first.map(self.given(), **self.arguments(first))  # NumPy records the first map of these cells
         graph = vpps.Graph()
         for shape in self.zeros:
             graph.zeros(shape)
@@ -318,7 +318,7 @@ class Case(NamedTuple):
             assert contents_of(graph) == before
             return [type(error), re.sub(r"graph \d+", "graph", str(error))], False
         if self.damage == ("levels",) and not np.array_equal(arguments["levels"], right["levels"]):
-            return [ids for ids, *_ in said], False  # any levels above those of children are right
+            return [ids for ids, *_ in said], False  # any levels above the children's are right
         return [*said, contents_of(graph)], n_packed(graph) > n
 
 
@@ -357,7 +357,7 @@ def test_both_recorders_record_the_same(form: str, damage: bool, use_recorder: C
 
 
 def test_zeros_that_are_numbered_otherwise_are_left_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A garbage collection, for example, may run recording code at that moment."""
+    """For example, a garbage collection can run recording code at that moment."""
     case = draw(FORMS["lists"], Random(5), damage=False)._replace(graphs=lists(4, 0.3, 1), which=slice(0, 20))
     recorded = []
     zeros_of = vpps.Graph.zeros_of

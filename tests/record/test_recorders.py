@@ -1,4 +1,4 @@
-"""Graphs are recorded by compiled code, in Python, or in Python without the call cache: always alike."""
+"""Graphs are recorded by compiled code, in Python, or in Python without the call cache, always with the same result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORDERS = ("careful", "python", "compiled")
 def test_random_programs(
     kind: object, part: int, use_recorder: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Calls of few recurrent cells, with ints, lists and parameters; maps of tables and lists, of rows, distinct."""
+    """Calls of a few recurrent cells, with ints, lists and parameters; maps of tables, lists, rows; `distinct`."""
     for number in range(15 * part, 15 * part + 15):
         lines = kind.draw(Random(number)).program()
         recorded = []

@@ -1,4 +1,4 @@
-"""Rows mean the same as a Python list of their expressions: to operators, functions, cells, reductions and handles."""
+"""Rows behave as a Python list of their expressions in operators, functions, cells, reductions and handles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LABELS = np.array([3, 0, 5, 5, 1])
 
 
 def same(value: Any, expected: Any) -> bool:
-    """True if equal up to the order of sums in the reference's products, which depends on the batch."""
+    """Return True if equal up to the order of sums in the reference's products, which depends on the batch."""
     return np.allclose(value, expected, rtol=1e-12, atol=1e-14)
 
 

@@ -1,4 +1,4 @@
-"""A function that is redefined for every batch keeps one program while it computes the same, and shares no other."""
+"""A function redefined for every batch keeps one program while its computation is the same, and shares no other."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_maps_of_functions_that_are_defined_anew_share_their_programs(model: vpp
     assert found[0] == found[1] != found[2]
     np.testing.assert_array_equal(values[0], values[1])
     assert not np.allclose(values[0], values[2])
-    assert len(leaf.maps) <= 2  # a living cell keeps nothing of others that were mapped with it
+    assert len(leaf.maps) <= 2  # a living cell keeps nothing of other cells that were mapped with it
 
 
 def test_a_function_that_wraps_another_has_a_cell_of_its_own(model: vpps.Model) -> None:
@@ -205,7 +205,7 @@ def test_a_method_that_is_replaced_is_not_taken_for_the_one_before(model: vpps.M
     x = graph.input([1.0])
     before, key = module.step(x), Module.step._key
     Module.step = vpps.cell(lambda self, x: x * 5.0)
-    Module.step._key = key  # as if it had the address of the one before
+    Module.step._key = key  # as if it had the previous key's address
     after = module.step(x)
     reference = Reference(graph, {})
     assert (reference.value(before), reference.value(after)) == (2.0, 5.0)

@@ -1,4 +1,4 @@
-"""Inputs and results of a map's cells: arguments by name and place, and Cavs's gather, pull, scatter and push."""
+"""Inputs and results of a map's cells: arguments by name and position, and Cavs's gather, pull, scatter and push."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def model() -> vpps.Model:
 
 
 def same(value: Any, expected: Any) -> bool:
-    """True if equal up to the order of sums in the reference's products, which depends on the batch."""
+    """Return True if equal up to the order of sums in the reference's products, which depends on the batch."""
     return np.allclose(value, expected, rtol=1e-12, atol=1e-14)
 
 
 def values(model: vpps.Model, graph: vpps.Graph, *results: Any) -> list[Any]:
-    """Return values of rows, or of lists of expressions."""
+    """Return the values of rows, or of expression lists."""
     reference = Reference(graph, weights_of(model))
     return [
         reference.value(r) if isinstance(r, vpps.Rows) else np.stack([reference.value(e) for e in r]) for r in results
@@ -66,7 +66,7 @@ def test_star_arguments_take_all_children_and_methods_are_cells(model: vpps.Mode
 
 
 def cells_that_tell_shapes(U: Any, W: Any, b: Any) -> dict[str, tuple[Any, Any, list[tuple[int, ...]]]]:
-    """Return cells, children, and the shapes of the cells' results, as products, operators and results state them."""
+    """Return cells, children, and result shapes of the cells, as products, operators and results determine them."""
 
     def gathers_two() -> None:
         h, s = vpps.gather(0)
@@ -160,7 +160,7 @@ LISTS = [[], [-1], [0], [1, 2, -1, 0], [3, -1], [0, 1, 2, 3, 4]]
 
 @pytest.mark.parametrize("trusted", [False, True], ids=["levels found", "levels given"])
 def test_first_children_of_lists_and_the_others(trusted: bool, model: vpps.Model) -> None:
-    """Children of lists by place, zeros beyond a list's end, equal those of single calls."""
+    """List children by position, with zeros beyond a list's end, equal those of single calls."""
     U = model["U"]
 
     def combined(h: Any, c: Any, second: Any, rest: Any, all_cs: Any, x: Any) -> Any:

@@ -16,11 +16,11 @@ from vpps.runtime.recording import RECORD, Recording
 from vpps.script.encode import barrier, encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC
 
-START = 10**15  # nanoseconds: clocks run for a while
+START = 10**15  # nanoseconds: clocks have been running for a while
 
 
 class FakeRecording:
-    """Replaces a `Recording` that a kernel has written to."""
+    """Replaces a `Recording` to which a kernel has written."""
 
     def __init__(self, rows: Sequence[tuple[int, int, int, int, int]], n_vps: int, lost: int = 0) -> None:
         self._rows = np.array(rows, RECORD)
@@ -37,13 +37,13 @@ def made_timeline(
     lost: int = 0,
     host: Sequence[int] = (40, 30, 20, 10, 0),
 ) -> Timeline:
-    """Make a launch of some virtual processors, all with one stream.
+    """Make a launch of some virtual processors that share one stream.
 
     Args:
         work: nanoseconds per virtual processor and instruction; a barrier follows each but the last.
-        late: nanoseconds by which each virtual processor begins later than `start`.
-        lost: records that did not fit.
-        host: nanoseconds before `start` at which the host began to plan, encode, wait, launch, and was done.
+        late: nanoseconds by which each virtual processor begins after `start`.
+        lost: number of records that did not fit.
+        host: nanoseconds before `start` at which the host began to plan, encode, wait and launch, and was done.
     """
     steps, n_vps = len(work), len(late)
     fill = plain(encode("zero", 4, 8, 1, dst=(0, 8)))
@@ -55,7 +55,7 @@ def made_timeline(
         stream.words += len(words)
         chunks.append(words)
 
-    places: list[tuple[int, int]] = []  # of the instruction, and of the barrier after it
+    places: list[tuple[int, int]] = []  # (position of the instruction, position of the barrier after it)
     for step in range(steps):
         during = list(Phase)[step * len(Phase) // steps]
         at = stream.words

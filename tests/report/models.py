@@ -1,4 +1,4 @@
-"""Small models with an example each: trees, lists, and chains in parts before, in and after the recurrence."""
+"""Small models, each with an example: trees, lists, and chains in parts before, in and after the recurrence."""
 
 from __future__ import annotations
 

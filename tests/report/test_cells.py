@@ -1,4 +1,4 @@
-"""Reports of cells: the result of each pass, the fused ops, and the parts."""
+"""Reports on cells: each pass's result, the fused ops, and the parts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def of_net(net: str, name: str | None = None, train: bool = True) -> str:
 
 
 def cells(text: str) -> list[Paragraphs]:
-    """Return each cell's paragraphs, with the heading and its action first; unchanged stages have the lines before."""
+    """Return each cell's paragraphs, with the heading and its action first; unchanged stages repeat earlier lines."""
     found: list[Paragraphs] = []
     for paragraph in text.rstrip("\n").split("\n\n"):
         for part in re.split(r"\n(?=\S)", paragraph):
@@ -52,7 +52,7 @@ def cells(text: str) -> list[Paragraphs]:
 
 
 def nodes(paragraph: list[str]) -> dict[str, str]:
-    """Return the computation of each node of a stage, by the node's name."""
+    """Return the computation of each node in a stage, by the node's name."""
     return {made.strip(): of for made, _, of in (line.partition(" = ") for line in paragraph[1:-1])}
 
 

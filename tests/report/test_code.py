@@ -1,4 +1,4 @@
-"""Source and machine code: lines named by compile errors, output of tools, missing tools."""
+"""Source and machine code: lines named in compile errors, tools' output, missing tools."""
 
 from __future__ import annotations
 

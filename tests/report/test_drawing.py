@@ -1,4 +1,4 @@
-"""Drawings: every vertex and every edge once, by every drawing tool."""
+"""Drawings: every vertex and every edge is drawn once, by every drawing tool."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_shows_what_fb_launches() -> None:
         again = handle.inspect(graph, loss)
         assert found.plan.training
         assert found.plan.vps == 2
-        # Losses of launches alternate between two slots, so that scripts are similar, not equal.
+        # Launches alternate between two loss slots, so their scripts are similar but not identical.
         assert again.plan.steps == found.plan.steps
         assert again.plan.slabs == found.plan.slabs
         memory = handle.memory

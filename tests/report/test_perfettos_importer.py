@@ -151,10 +151,10 @@ class TraceProcessor:
         return base64.b64decode(self._page.evaluate("(request) => call(request)", request))
 
     def query(self, column: str, of: str) -> list[str]:
-        """Return the rows of a query for one column. In a reply, text ends with a zero, and the last mark before it
-        begins it: a reply repeats the query."""
+        """Return the rows of a query for one column. In a reply, text ends with a zero and begins after the last mark
+        before that: a reply repeats the query."""
         found: list[str] = []
-        while True:  # in parts: a reply of more than 128 KB comes in several messages
+        while True:  # a reply of more than 128 KB comes in several messages
             sql = f"select '<<' || {column} || '>>' from {of} limit {ROWS} offset {len(found)}"
             reply = self._call(QUERY, _field(_QUERY_ARGS, _field(1, sql.encode())))
             rows = [row.decode() for row in re.findall(rb"<<((?:(?!<<)[^\0])*)>>\0", reply)]

@@ -79,7 +79,7 @@ class TestPlan:
         found = inspection(net, train=train, policy=policy)
         assert found.plan.barriers == len(re.findall(r"(?m)^ +\d+  (?:wait|barrier) ", found.script))
         assert found.plan.barriers == sum(found.plan.barriers_of.values())
-        # Gradients of parameters may begin without a barrier after backward.
+        # Parameter gradients may begin without a barrier after backward.
         phases = {p.value for p in Phase} if train else {"forward"}
         assert phases - {Phase.GRADIENTS.value} <= found.plan.barriers_of.keys() <= phases
 

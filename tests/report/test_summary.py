@@ -1,4 +1,4 @@
-"""Summaries of launches: times that add up, and the critical path of launches with a known path."""
+"""Launch summaries: times add up, and the critical path is right for launches with a known path."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_critical_path_is_one_chain_and_who_is_waited_for_came_last(found: l
 
 
 def test_the_critical_path_of_two_steps_is_the_slower_one_of_each() -> None:
-    """VP 1 is slow first, then VP 0: the path moves from one to the other."""
+    """VP 1 is slow first, then VP 0: the path switches from one to the other."""
     path = critical_path(made_timeline([[5, 900], [100, 20]], [7, 0]))
     assert [(s.name, s.vp, s.end - s.start) for s in path.segments if s.end > s.start] == [
         ("zero of 'p0'", 1, 900), ("zero of 'p1'", 0, 100),
@@ -86,7 +86,7 @@ def test_text_has_the_figures_and_times_between_launches() -> None:
 
 
 def test_no_waiting_is_no_negative_zero() -> None:
-    """One virtual processor that never waits, with times whose sum in seconds exceeds that of the launch."""
+    """One virtual processor never waits, and the sum of its times in seconds exceeds the launch's time."""
     summary = Summary([made_timeline([[723], [830], [617]], [0])], "cpu")
     assert summary.vps[0].compute > summary.seconds
     assert "-0.0" not in str(summary)

@@ -1,4 +1,4 @@
-"""Timelines: every executed instruction once, consistent times, and bytes confirmed by a second count."""
+"""Timelines: every executed instruction occurs once, times are consistent, and a second count confirms the bytes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ WEIGHTS, GRADIENTS = ("Matvec", "PackedMatmul"), ("Outer", "PackedMatmulGradient
 
 
 def bytes_of(timeline: vpps.Timeline, *forms: str) -> NDArray[np.int64]:
-    """Return the bytes that instructions of some forms moved, by virtual processor."""
+    """Return the bytes that instructions of some forms read and wrote, by virtual processor."""
     chosen = timeline.records[np.isin(timeline.forms, forms)]
     return np.array([chosen["bytes"][chosen["vp"] == vp].sum() for vp in range(timeline.n_vps)], np.int64)
 
 
 class Net:
-    """A small net with every counted kind of bytes: matrices sliced by units (of several parts) and by rows, a padded
+    """A small net with every counted kind of bytes: matrices sliced by units (in several parts) and by rows, a padded
     last panel, lists that may all be empty, a table, an unused parameter."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ def timeline_of(vps: int, with_lists: bool = True) -> Timeline:
 
 
 def recording(net: Classifier, target: str, **options: Any) -> vpps.Handle:
-    """Return a handle with a timeline. Every kernel has Adam and clipping, so that few are compiled."""
+    """Return a handle that records timelines. Every kernel has Adam and clipping, so that few kernels are compiled."""
     return vpps.Handle(
         net.model, vpps.Adam(lr=0.01), **{"target": target, "vps": VPS, "clip_norm": 1.0, "timeline": True, **options}
     )
@@ -113,8 +113,8 @@ class TestRecords:
             assert own["position"].tolist() == [d.position for d in executed(timeline, vp)]
             assert np.array_equal(own["end"][:-1], own["start"][1:])
             assert (own["start"] <= own["end"]).all()
-        # No virtual processor leaves a barrier before the last one arrives. A signal counts at some moment of its
-        # barrier: it may still be waking others.
+        # No virtual processor leaves a barrier before the last one arrives. A signal takes effect at some moment during
+        # its barrier instruction, which may still be waking other processors.
         barriers = timeline.records[timeline.forms == "Wait"]
         positions = np.unique(barriers["position"])
         for own in (barriers[barriers["position"] == position] for position in positions):
@@ -181,7 +181,7 @@ class TestPhases:
 
 
 def owned(d: Decoded, vp: int, n_vps: int, panel: int) -> tuple[int, int]:
-    """Return (rows, panels of units) of an instruction's result that a virtual processor computes."""
+    """Return the (rows, panels of units) that a virtual processor computes in an instruction's result."""
     if d.flags & Flag.ROWS:
         low, high = share(d.n, vp, n_vps)
         return high - low, -(-d.width // panel) if high > low else 0
@@ -190,7 +190,7 @@ def owned(d: Decoded, vp: int, n_vps: int, panel: int) -> tuple[int, int]:
 
 
 def expected_bytes(timeline: Timeline, vp: int, panel: int) -> dict[str, int]:
-    """Return bytes by form of instruction, from the script alone."""
+    """Return the bytes by form of instruction, from only the script."""
     floats, n_vps = dict.fromkeys(("Matvec", "Outer", "Update"), 0), timeline.n_vps
     for d in executed(timeline, vp):
         form = d.instruction.form
@@ -221,7 +221,7 @@ def expected_bytes(timeline: Timeline, vp: int, panel: int) -> dict[str, int]:
 
 
 def long_products(n: int = 300, rows: int = 40, **options: Any) -> Timeline:
-    """Return a step with n products of a matrix of 70 columns."""
+    """Return a step with n products with a 70-column matrix."""
     model = vpps.Model(seed=1)
     W = model.parameter("W", (rows, 70))
     graph = vpps.Graph()
@@ -236,7 +236,7 @@ class TestBytes:
     @pytest.mark.parametrize("made", [lambda: timeline_of(1, False), lambda: timeline_of(3), lambda: long_products()])
     def test_are_those_of_a_count_from_the_script(self, made: Callable[[], Timeline]) -> None:
         """The count covers every virtual processor. Products without vectors read nothing; gradients take a pass per
-        128."""
+        128 vectors."""
         timeline = made()
         expected = [expected_bytes(timeline, vp, CpuMachine(1).panel) for vp in range(timeline.n_vps)]
         assert bytes_of(timeline, *WEIGHTS).tolist() == [e["Matvec"] for e in expected]
@@ -247,7 +247,7 @@ class TestBytes:
     @pytest.mark.parametrize("n", [3, 300])
     def test_of_steps_made_with_the_last_outer_product_lack_its_gradient(self, n: int) -> None:
         timeline = long_products(n, 64, clip_norm=None, optimizer=vpps.Adam())
-        passes = -(-n // 128)  # all but the last one write the gradient, all but the first one read it
+        passes = -(-n // 128)  # all but the last write the gradient, all but the first read it
         per_weight = 2 * 3 + 1 + 2 * (passes - 1)  # the weight and its moments read and written, its transpose written
         assert sum(bytes_of(timeline, *STEPS)) == 4 * 64 * 70 * per_weight
         assert not bytes_of(timeline, *GRADIENTS).any()

@@ -29,8 +29,8 @@ SHAPES = {"W": (HIDDEN, EMBEDDING), "U": (HIDDEN, HIDDEN), "Wo": (CLASSES, HIDDE
 class TestBytes:
     @pytest.mark.parametrize("ownership", ["aligned", "round-robin"])
     def test_are_those_of_the_weights(self, ownership: str) -> None:
-        """Every weight is loaded once, and its transpose, too, if backward needs it. The update reads and writes the
-        weight and two moments, and writes the transpose; it reads the gradient or adds partial tiles."""
+        """Every weight is loaded once, as is its transpose if backward needs it. The update reads and writes the weight
+        and two moments, and writes the transpose; it reads the gradient or adds partial tiles."""
         net = new()
         with recording(net, "simt", onchip=ChipOptions(ownership=ownership)) as handle:
             net.train(handle, range(1))
@@ -62,7 +62,7 @@ class TestBytes:
                     low, high = share(d.n, vp, VPS) if d.flags & Flag.ROWS else (0, d.n)
                     units = d.width if d.flags & Flag.ROWS else int((unit_owners(d.width, d.parts, 1, VPS) == vp).sum())
                     columns = int(d.fields["columns"])
-                    at_once = 4 if columns >= 16 else 1  # vectors that are multiplied by a row
+                    at_once = 4 if columns >= 16 else 1  # vectors that a row multiplies at once
                     floats += units * -(-(high - low) // at_once) * columns
             assert bytes_of(timeline, *WEIGHTS)[vp] == 4 * floats > 0
 
@@ -74,7 +74,7 @@ class TestQueue:
         with recording(net, "cuda") as handle:
             found = []
             for k in range(4):
-                handle.fb(*net.batch(k, longest=3 + 5 * k))  # each one larger: its memory, too
+                handle.fb(*net.batch(k, longest=3 + 5 * k))  # each graph and its memory are larger
                 if k:
                     found.append(handle.timeline(wait=False))
             assert len(handle._engine._flights) == 1

@@ -1,4 +1,4 @@
-"""handle.trace: only the launches of a block, files, remains after an error, the kernel of each launch."""
+"""handle.trace: only a block's launches, files, what remains after an error, each launch's kernel."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_records_the_launches_of_the_block_alone_and_changes_no_bit(tmp_path: Pa
 
 
 def launches_of(path: Path) -> list[str]:
-    """Return names of the launches in a file."""
+    """Return the names of the launches in a file."""
     return [e["name"] for e in json.loads(path.read_text())["traceEvents"] if e.get("cat") == "launch"]
 
 
@@ -113,7 +113,7 @@ class TestErrors:
             assert not handle._engine.records
 
     def test_come_before_anything_runs(self, tmp_path: Path) -> None:
-        """Errors about paths, nested blocks, and closed handles."""
+        """Covers errors about paths, nested blocks and closed handles."""
         net, paths = new(), {"nowhere/x": "there is no folder", ".": "is a folder", "page.html": r"name it \.json, and"}
         with vpps.Handle(net.model, target="cpu", vps=2) as handle:
             for path, message in paths.items():
@@ -158,7 +158,7 @@ EDGES = ["_tracing.begin", "_configurator.exchange", "_configurator.make_engine"
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("where", EDGES)
 def test_ctrl_c_at_the_edges_of_a_block_leaves_it(where: str, behind: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later Ctrl-C, when machines are exchanged again, leaves it, too; no recording stays on."""
+    """A later Ctrl-C, while machines are exchanged again, also leaves the block; no recording remains on."""
     net = new()
     with vpps.Handle(net.model, target="cpu", vps=1) as handle:
         net.train(handle, range(1))

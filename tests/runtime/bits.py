@@ -1,6 +1,6 @@
-"""python -m tests.runtime.bits GRAPHS: digests of trained weights, of all networks of the zoo and random graphs.
+"""python -m tests.runtime.bits GRAPHS: digests of trained weights, for all of the zoo's networks and random graphs.
 
-`scripts/test_aarch64` compares the digests of two kinds of processors.
+`scripts/test_aarch64` compares two kinds of processors by these digests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.zoo.cases import CASES
 
 
 def trainings(n_graphs: int) -> Iterator[tuple[str, vpps.Model, list[tuple[vpps.Graph, vpps.Expression]]]]:
-    """Yield name, model, and a graph with its loss for two steps."""
+    """Yield a name, a model, and a graph with its loss for two steps."""
     for name, case in CASES.items():
         task, recorded = case.make(), [vpps.Graph(), vpps.Graph()]
         batches = islice(task.train.batches(8), 2)
@@ -31,7 +31,7 @@ def trainings(n_graphs: int) -> Iterator[tuple[str, vpps.Model, list[tuple[vpps.
 
 def main() -> None:
     for number, (name, model, steps) in enumerate(trainings(int(sys.argv[1]))):
-        # Without clipping the last part of a gradient comes with its step.
+        # Without clipping, a gradient's last part is computed together with its step.
         clip_norm = 1.0 if number % 2 else None
         with vpps.Handle(model, vpps.Adam(lr=0.01), clip_norm=clip_norm, ema=0.9, target="cpu", vps=2) as handle:
             losses = []

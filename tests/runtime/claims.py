@@ -23,7 +23,7 @@ from vpps.script.encode import barrier, encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC
 
 Words = NDArray[np.uint32]
-Make = Callable[..., CudaMachine]  # takes the arguments of CudaMachine; closes it in the end
+Make = Callable[..., CudaMachine]  # takes CudaMachine's arguments; closes the machine at the end
 
 SPEC = KernelSpec(frozenset({"end", "signal", "wait", "loss"}))
 END = plain(encode("end", 0, 0))
@@ -31,7 +31,7 @@ UNKNOWN = plain([0xFFFF, 5, 0, 0, 0])
 
 
 def emulated(folder: Path) -> Callable[[KernelSpec, str], Kernel]:
-    """Return a compiler into this folder for a simulated GPU; all kernels have the instructions of SPEC."""
+    """Return a compiler for a simulated GPU that writes to this folder; all kernels have the instructions of SPEC."""
 
     def build(spec: KernelSpec, arch: str) -> Kernel:
         assert arch == "sm_90"
@@ -53,12 +53,12 @@ def script(*streams: Words) -> Words:
 
 
 def barriers(vps: int, n: int) -> Words:
-    """Return a stream of barriers of all virtual processors."""
+    """Return a stream of barriers among all virtual processors."""
     return np.concatenate([plain([]), *(barrier(target=vps * (k + 1)) for k in range(n))])
 
 
 def work(vps: int, source: int, slot: int, n: int = 2) -> Words:
-    """Return barriers, and the float at `source` as the loss in `slot`."""
+    """Return barriers, and an instruction that reports the float at `source` as the loss in `slot`."""
     loss = plain(encode("loss", 0, 0, source=source, slot=slot))
     return script(*[np.concatenate([barriers(vps, n), loss, END])] * vps)
 
@@ -80,7 +80,7 @@ def ready(make: Make, vps: int = 3, **options: int) -> CudaMachine:
 
 
 class MachineClaims:
-    """Claims to inherit. Subclasses have a fixture `make`, and the number of launches of a long run."""
+    """Base class with claims. Subclasses have a fixture `make`, and the number of launches in a long run."""
 
     consecutive = 10_000
 
@@ -111,7 +111,7 @@ class MachineClaims:
         for k in range(8):
             machine.launch(scripts[k])
             if k < 7:
-                machine.stage(scripts[k + 1] if k % 3 else scripts[0])  # every third launch is another script
+                machine.stage(scripts[k + 1] if k % 3 else scripts[0])  # every third launch runs a different script
             assert machine.wait() is None
             assert machine.pool[LOSS_SLOTS] == k
 

@@ -1,10 +1,10 @@
 """A simulated GPU: the parts of `cuda.bindings` and `cupy` that vpps calls, with streams that lag behind.
 
-Queued operations happen only when the host waits or queries: each query of an event lets every stream do one more
-operation, the last stream first. Copies read their source when they happen, so that premature reuse of memory shows.
+Queued operations run only when the host waits or queries: each event query lets every stream run one more operation,
+the last stream first. Copies read their source when they run, so that premature reuse of memory shows.
 
-The emulator of the simt target runs kernels; its findings are kept. With `install_with_kernels` kernels are compiled
-for it instead of with NVRTC, and whole handles work. In a forked child every call fails, as CUDA's do.
+The emulator of the simt target runs kernels; its findings are kept. With `install_with_kernels`, kernels are compiled
+for the emulator instead of with NVRTC, and whole handles work. In a forked child every call fails, as in CUDA.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from vpps.runtime.results import LaunchParameters
 from vpps.script.instructions import HEADER_WORDS
 
 VERSION = 13000
-RELEASE = "580.65.06"  # of the driver
+RELEASE = "580.65.06"  # driver release
 ATTRIBUTES = {
     "COMPUTE_CAPABILITY_MAJOR": 9,
     "COMPUTE_CAPABILITY_MINOR": 0,
@@ -65,7 +65,7 @@ class CUresult(IntEnum):
 
 
 OK = CUresult.CUDA_SUCCESS
-COUNTER_WORDS = 32 * cuda.COUNTERS  # of a launch
+COUNTER_WORDS = 32 * cuda.COUNTERS  # per launch
 Operation = Callable[[], bool]  # False: not yet
 
 
@@ -97,7 +97,7 @@ class MemoryPointer:
 
 
 class DeviceArray(np.ndarray[Any, Any]):
-    """A CuPy array: its address, and NumPy's functions of it, whose results are on the same device."""
+    """A CuPy array: its address, and NumPy's functions on it, whose results are on the same device."""
 
     def __dlpack_device__(self) -> tuple[int, int]:  # type: ignore[override]
         return 2, 0  # kDLCUDA
@@ -143,17 +143,17 @@ class CUDARuntimeError(RuntimeError):
 
 
 class FakeCuda:
-    """The module `cuda.bindings.driver`, of one GPU or of none.
+    """The module `cuda.bindings.driver`, with one GPU or none.
 
     Attributes:
         calls: names and arguments of the calls so far.
-        failing: status to return by name of call.
+        failing: status to return, by name of the call.
         blocks_per_sm: answer of the occupancy query.
         free: bytes that can still be allocated.
         findings: the emulator's findings in real kernels.
         management: status of the driver's management library; 0 if it works.
         uuid: UUID of the GPU.
-        current: the stream of CuPy's calls; None for its own.
+        current: the stream of CuPy's calls; None for CuPy's own stream.
     """
 
     CUresult = CUresult
@@ -168,7 +168,7 @@ class FakeCuda:
         self.blocks_per_sm = 1
         self.free = 2**30
         self.streams: list[deque[Operation]] = []
-        self.events: dict[int, int] = {}  # number -> recordings that have not happened
+        self.events: dict[int, int] = {}  # number -> recordings that have not yet run
         self.broken: CUresult | None = None  # error of a kernel, which every later call returns
         self.depth = 0  # contexts pushed
         self.pid = os.getpid()
@@ -192,7 +192,7 @@ class FakeCuda:
     # ---- simulated time
 
     def step(self) -> bool:
-        """Let every stream do one more operation, if it can. Returns True if any did."""
+        """Let every stream run one more operation, if it can. Returns True if any did."""
         moved = False
         with self._time, undisturbed():
             for stream in reversed(self.streams):
@@ -342,12 +342,12 @@ class FakeCuda:
     # ---- the kernel
 
     def _from(self, address: int) -> np.ndarray[Any, Any]:
-        """Return the words from there to the end of the memory."""
+        """Return the words from an address to the end of its memory."""
         (memory,) = (m for m in self.memories if m.ptr <= address < m.ptr + m.nbytes)
         return _words(address, (memory.ptr + memory.nbytes - address) // 4)
 
     def emulate(self, kernel: Emulator, p: Any, blocks: int, shared: int) -> bool:
-        """Run one launch. The pool ends at the end of its memory."""
+        """Run one launch. The pool extends to the end of its memory."""
         self.findings += kernel.run(
             self._from(p.pool).view(np.float32),
             _words(p.script, int(_words(p.script, HEADER_WORDS)[3])),
@@ -409,7 +409,7 @@ def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda | None = None) -> Fa
             raise OutOfMemoryError(f"Out of memory allocating {nbytes} bytes")
         fake.calls.append(("allocate", nbytes))
         memory = Memory(nbytes)
-        memory.array[:] = 0xCD  # never cleared memory
+        memory.array[:] = 0xCD  # memory is never cleared
         fake.memories.add(memory)
         return memory
 

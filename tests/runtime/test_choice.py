@@ -1,4 +1,4 @@
-"""The machine of a handle, with a (simulated) GPU and without."""
+"""The machine that a handle chooses, with a (simulated) GPU and without."""
 
 from __future__ import annotations
 

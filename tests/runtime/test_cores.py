@@ -1,4 +1,4 @@
-"""The default number of virtual processors, limited by affinity and the quotas of control groups."""
+"""The default number of virtual processors, limited by affinity and control-group quotas."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ TASKS = Path("/proc/self/task")
 
 
 def n_threads(expected: int | None = None) -> int:
-    """Return the threads of this process. Waits for the expected number, as ended threads stay listed for a while."""
-    gc.collect()  # handles of other tests
+    """Return the threads of this process. Waits for the expected number, as ended threads are listed for a while."""
+    gc.collect()  # handles from other tests
     deadline = time.monotonic() + 5
     while (n := len(list(TASKS.iterdir()))) != expected and expected is not None and time.monotonic() < deadline:
         time.sleep(0.001)

@@ -50,7 +50,7 @@ def make(fake: FakeCuda, tmp_path: Path) -> Iterator[Make]:
 class TestOrder:
     def test_of_a_launch(self, make: Make, fake: FakeCuda) -> None:
         machine = ready(make)
-        for _ in range(2):  # each of the two places for scripts is made by its first
+        for _ in range(2):  # each of the two script buffers is allocated by its first script
             machine.launch(work(3, ONE, LOSS_SLOTS))
             machine.wait()
         fake.calls.clear()
@@ -136,7 +136,7 @@ class TestOrder:
         assert machine.pool[LOSS_SLOTS] == 1
 
     def test_the_calls_of_a_launch_are_made_in_one_go(self, make: Make, fake: FakeCuda) -> None:
-        """Python runs signal handlers between its own instructions, so none runs between these calls."""
+        """Python runs signal handlers only between its own instructions, so none runs between these calls."""
         machine = ready(make)
         before = machine.launches
         made: list[tuple[Any, ...]] = []

@@ -1,4 +1,4 @@
-"""The cuda target with a simulated GPU that runs the real kernels: machines, and handles from first call to last.
+"""The cuda target with a simulated GPU that runs the real kernels: machines, and handles from first call to last call.
 
 tests/gpu has the tests that need a GPU's real timing.
 """
@@ -81,12 +81,12 @@ def test_launches_behind_one_that_was_stopped_do_nothing() -> None:
 
 
 def on_cuda(net: Classifier, optimizer: vpps.Optimizer | None = None, **options: Any) -> vpps.Handle:
-    """Return a handle on the simulated GPU; its kernel is shared by all tests here with default options."""
+    """Return a handle on the simulated GPU; all tests here with default options share its kernel."""
     return vpps.Handle(net.model, optimizer, **{"target": "cuda", "vps": 3, **options})
 
 
 def queued(handle: vpps.Handle) -> list[int]:
-    """Return a list that records, at every later launch of the handle, the launches in flight."""
+    """Return a list to which every later launch of the handle appends the number of launches in flight."""
     machine = handle._engine.machine
     assert isinstance(machine, CudaMachine)
     launch, found = machine.launch, list[int]()
@@ -138,7 +138,7 @@ class TestTraining:
 
 class TestOrder:
     def test_a_step_is_put_behind_the_one_that_runs(self, fake: FakeCuda) -> None:
-        """The queued step's script is sent ahead of it, in a stream of its own."""
+        """The queued step's script is sent ahead of it, in a separate stream."""
         net = new()
         with on_cuda(net, verify=False) as handle:
             net.train(handle, range(2))
@@ -189,7 +189,7 @@ class TestOrder:
             assert handle.sync_get_latest_loss() > 0
 
     def test_two_handles_take_turns(self, fake: FakeCuda) -> None:
-        """One handle reads, after every second step, weights that the other has just begun to change."""
+        """After every second step, one handle reads weights that the other has just begun to change."""
         net, witness = new(), new()
         graph, loss = net.batch(50)
         with on_cuda(net) as handle, on_cuda(net, train=False) as reader, on_cuda(witness) as other:
@@ -346,7 +346,7 @@ class TestFailures:
         fake.broken = None
 
     def test_a_race_in_a_kernel_would_be_seen(self, fake: FakeCuda) -> None:
-        """The simulated GPU finds it: virtual processors that do not wait for each other read during a write."""
+        """The simulated GPU finds that virtual processors that do not wait for each other read during a write."""
         net = new()
         with on_cuda(net, verify=False) as handle:
             net.train(handle, range(1))
@@ -367,7 +367,7 @@ class TestFailures:
 
 
 def _operands(handle: vpps.Handle, script: Any, name: str, index: int) -> list[int]:
-    """Return the places of that operand in the next script, for all instructions of that name."""
+    """Return that operand's positions in the next script, in all instructions with that name."""
     assert handle._engine.plan is not None
     ((start, _),) = handle._engine.plan.streams
     found = [d.position for d in instructions(script, start) if d.instruction.name == name]

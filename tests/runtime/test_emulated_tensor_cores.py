@@ -1,4 +1,4 @@
-"""Tensor cores of the emulator: the fragment elements of each lane, as in the PTX ISA, and rounding."""
+"""The emulator's tensor cores: each lane's fragment elements, as in the PTX ISA, and rounding."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bits(values: NDArray[np.float32]) -> Words:
 
 
 def fragment(matrix: NDArray[np.float32], places: list[Place], halves: bool) -> Words:
-    """Return registers (lanes, some) with the elements at these places: one each, or two as bf16, first one lower."""
+    """Return registers (lanes, some) with the elements at these places: one each, or two bf16, the first one lower."""
     found = np.stack([bits(matrix[place]) for place in places], axis=1)
     return found[:, 0::2] >> np.uint32(16) | found[:, 1::2] if halves else found
 

@@ -66,12 +66,12 @@ extern "C" __global__ void __launch_bounds__(256, 1) vpps_kernel(const Launch la
 
 @lru_cache(maxsize=256)
 def emulator(body: str, races: bool = True) -> Emulator:
-    """Return a kernel of this body, which may use `pool`, `shared`, t (thread), b (block), nt, nb."""
+    """Return a kernel with this body, which may use `pool`, `shared`, t (thread), b (block), nt, nb."""
     return Emulator(build_simt(LAUNCH + PRELUDE + body + "\n}\n", races))
 
 
 class Result(NamedTuple):
-    """Findings, pool and report of a launch."""
+    """A launch's findings, pool and report."""
 
     findings: list[Finding]
     pool: NDArray[np.float32]
@@ -80,7 +80,7 @@ class Result(NamedTuple):
 
     @property
     def kinds(self) -> set[str]:
-        """Return kinds of findings."""
+        """Return the kinds of findings."""
         return {f.kind for f in self.findings}
 
 
@@ -121,7 +121,7 @@ def faulty(body: str, seed: int = 0) -> Finding:
 
 
 def without(body: str, line: str, instead: str = "") -> str:
-    """Return the body with one line replaced, which it has once."""
+    """Return the body with one line replaced; the line must occur once."""
     assert body.count(line) == 1
     return body.replace(line, instead)
 
@@ -140,7 +140,7 @@ REDUCTION = """
     }
 """
 
-# Every block writes, all wait for all, every block reads another's words; twice, so that memory is rewritten.
+# Every block writes, all wait for all, every block reads another block's words; twice, so that memory is rewritten.
 EXCHANGE = """
     for (int k = 0; k < 2; k++) {
         at(1); pool[4096 + b * nt + t] = pool[b * nt + t] + k;
@@ -164,7 +164,7 @@ STAGING = """
     at(3); pool[6000 + b * nt + t] = shared[511 - t] + shared[512 + (t + 1) % nt];
 """
 
-# Two groups are under way, the second one only while the first is used.
+# Two groups are in flight, the second only while the first is used.
 GROUPS = """
     at(1);
     for (int g = 0; g < 2; g++) {
@@ -353,7 +353,7 @@ FAULTS: dict[str, tuple[str, str, set[int], str]] = {
         """,
         "race", {2, 9}, "",
     ),
-    "a plain read of a word that atomics change": (  # it is ordered after the additions of block 1, not of block 2
+    "a plain read of a word that atomics change": (  # it is ordered after block 1's additions, but not block 2's
         """
         at(b);
         if (b == 1 || b == 2) add_float(pool + t, 1.f);
@@ -498,7 +498,7 @@ def test_a_clock_limit_ends_waits_and_not_work() -> None:
 
 class TestLaunches:
     def test_launches_are_ordered(self) -> None:
-        """Accesses of one launch do not race with the next one, for any number of earlier blocks."""
+        """Accesses in one launch do not race with the next launch, for any number of earlier blocks."""
         for blocks in (4, 4, 6, 2, 4):
             assert run("pool[(nb - 1 - b) * nt + t] = pool[5000 + t];", blocks=blocks).findings == []
 
@@ -520,7 +520,7 @@ class TestLaunches:
             del machine
             gc.collect()
             resident.append(busy - int(Path("/proc/self/statm").read_text().split()[1]))
-        # Pages: each thread had touched at least one. The median, as other parts of the process may grow in between.
+        # Pages: each thread had touched at least one. Uses the median, as other parts of the process can grow.
         assert np.median(resident) > 500
 
     def test_seeds_reproduce(self) -> None:
@@ -591,7 +591,7 @@ class TestArguments:
 
 
 def test_python_exits_with_a_handle_open() -> None:
-    """Silently, as on the other targets."""
+    """The launch stops silently, as on the other targets."""
     code = """
     import vpps
 

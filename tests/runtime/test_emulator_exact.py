@@ -1,8 +1,8 @@
-"""The emulator's race detection beside the definition: random programs, one vector clock per thread.
+"""The emulator's race detection, compared with the definition: random programs, one vector clock per thread.
 
-A program is generated in one global order. In it every wait follows all signals that it waits for, and no signal comes
-later. So the happens-before relation is the same for every schedule. The kernel interprets the program; the model walks
-through it in generated order and compares all pairs of accesses to a word.
+A program is generated in one global order. In that order, every wait follows all signals that it waits for, and no
+signal comes later. So the happens-before relation is the same for every schedule. The kernel interprets the program;
+the model walks through it in generated order and compares all pairs of accesses to a word.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.simt
 BLOCKS, THREADS, WARP = 3, 64, 32
 COUNTERS, WORDS = 4, 12
 READ, WRITE, UPDATE, BARRIER, WARP_BARRIER, SIGNAL, RELAXED_SIGNAL, WAIT, SHARED_READ, SHARED_WRITE = range(1, 11)
-FIELDS = 5  # of an instruction: op, argument, first thread, last thread, target of a wait or mask
+FIELDS = 5  # per instruction: op, argument, first thread, last thread, target of a wait or mask
 
 KERNEL = """
 extern "C" __global__ void vpps_kernel(const Launch launch)
@@ -63,7 +63,7 @@ def emulator() -> Emulator:
 
 @dataclass
 class Program:
-    """A script, and the words of pool and shared memory with a race in it by definition."""
+    """A script, and the words of pool and shared memory on which it races by definition."""
 
     streams: list[list[tuple[int, ...]]] = field(default_factory=lambda: [[] for _ in range(BLOCKS)])
     racy: set[str] = field(default_factory=set)
@@ -120,7 +120,7 @@ def random_program(seed: int) -> Program:
     random = Random(seed)
     program, model = Program(), Model()
     signals = [0] * COUNTERS
-    closed = [False] * COUNTERS  # after a wait on it: no more signals
+    closed = [False] * COUNTERS  # after a wait on a counter: no more signals
     ordering = random.choice([0.2, 0.5, 0.8])
     for _ in range(random.randrange(6, 40)):
         block = random.randrange(BLOCKS)
@@ -165,7 +165,7 @@ def random_program(seed: int) -> Program:
 
 
 def found(program: Program, seed: int) -> set[str] | None:
-    """Return the words that the emulator finds races on; None if there are too many."""
+    """Return the words on which the emulator finds races; None if there are too many."""
     script = program.script()
     counters, cleared, report = (np.zeros(128, np.uint32) for _ in range(3))
     pool = np.zeros(WORDS, np.float32)
@@ -197,4 +197,4 @@ def test_finds_races_on_the_words_that_have_one_and_no_others(part: int) -> None
             compared += 1
             racy += bool(words)
     assert compared > 150
-    assert 20 < racy < compared - 20  # programs with races and without
+    assert 20 < racy < compared - 20  # both programs with races and programs without

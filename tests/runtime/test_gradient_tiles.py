@@ -1,4 +1,4 @@
-"""Weight gradients of the cpu target straight from instructions: sizes at which passes, panels and registers end."""
+"""The cpu target's weight gradients, straight from instructions: sizes at which passes, panels and registers end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASES = [(1, 64, 1, 5), (5, 70, 130, 129), (16, 130, 64, 300), (17, 64, 9, 128),
 @pytest.mark.parametrize("isa", [tile_of_machine().isa, "neon"])
 def test_outer_products_of_any_size(monkeypatch: pytest.MonkeyPatch, isa: str) -> None:
     """Covers the usual tile, and NEON's tile on this processor: a gradient, an addition to it, and another addition
-    with a step of SGD."""
+    with an SGD step."""
     tile = replace(TILES[isa], isa=tile_of_machine().isa)
     monkeypatch.setattr(host_compiler, "tile_of_machine", lambda: tile)
     if tile != tile_of_machine():
@@ -46,7 +46,7 @@ def test_outer_products_of_any_size(monkeypatch: pytest.MonkeyPatch, isa: str) -
         places = {"weights": W, "transposed": TRANSPOSED, "moment0": 0, "moment1": 0, "average": 0, "complement": 0.0}
         hyper = [float_word(v) for v in (1.0, *[0.0] * (len(HYPER) - 1))]  # the rate is 1
         words = [MAGIC, 1, 1, 0, HEADER_WORDS + 1 + len(hyper), *hyper]
-        for flags in (NO_FLAGS, Flag.ACCUMULATE):  # the second adds the same again
+        for flags in (NO_FLAGS, Flag.ACCUMULATE):  # the second instruction adds the same again
             words += encode("outer", n, rows, 1, flags, **fields)
         words += encode("outer_update.sgd", n, rows, 1, Flag.ACCUMULATE, **fields, **places, hyper=HEADER_WORDS + 1)
         script = plain([*words, *encode("end", 0, 0)])

@@ -1,4 +1,4 @@
-"""Simulated arrays of other libraries: the protocols used, and the messages of failures."""
+"""Simulated arrays from other libraries: the protocols used, and the messages on failure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Tensor:
 
 
 class HostArray(Tensor):
-    """Like JAX: read through NumPy. An array traced within a function (to be compiled or derived) has no numbers."""
+    """Like JAX: read through NumPy. An array traced in a function (to compile or differentiate it) has no numbers."""
 
     ndim = 1
 
@@ -60,7 +60,7 @@ class HostArray(Tensor):
 
 
 class NumbaArray:
-    """Like Numba: the second protocol alone."""
+    """Like Numba: only the second protocol."""
 
     def __init__(self, values: Any) -> None:
         self.values = np.asarray(values)

@@ -1,4 +1,4 @@
-"""More virtual processors than cores: slower, but correct, and all sleeping threads are woken."""
+"""With more virtual processors than cores, results are correct and all sleeping threads are woken."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MANY = 4 * usable_cores() + 1
 
 
 def barriers(vps: int, n: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    """Return a script with n barriers only."""
+    """Return a script that has only n barriers."""
     header = plain([MAGIC, vps, 1, 0] + [HEADER_WORDS + vps] * vps)
     barriers = (barrier(target=vps * (k + 1)) for k in range(n))
     return np.concatenate([header, *barriers, plain(encode("end", 0, 0))])
@@ -30,7 +30,7 @@ def barriers(vps: int, n: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
 
 @pytest.mark.parametrize("vps", [2, 3, MANY])
 def test_many_short_launches_all_end(vps: int) -> None:
-    """Sleeping threads are woken: at a barrier, and between launches."""
+    """Sleeping threads are woken at a barrier and between launches."""
     machine = CpuMachine(vps)
     machine.reserve(FIRST_FREE, 0)
     scripts = [barriers(vps, n) for n in (0, 1, 2, 7)]
@@ -44,13 +44,13 @@ def test_many_short_launches_all_end(vps: int) -> None:
 
 
 def test_who_waits_long_is_woken() -> None:
-    """All but one are idle for so long that they sleep."""
+    """All threads but one are idle for so long that they sleep."""
     model = vpps.Model(seed=1)
     W = model.parameter("W", (512, 512), init="orthogonal")
     graph = vpps.Graph()
     h = graph.input(np.full(512, 0.1))
     for _ in range(40):
-        h = vpps.softmax(W @ h)  # of one row: the share of one virtual processor
+        h = vpps.softmax(W @ h)  # one row: work for one virtual processor
     values = []
     for vps in (1, 16):
         with vpps.Handle(model, vps=vps, train=False, verify=False) as handle:

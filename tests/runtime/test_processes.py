@@ -69,7 +69,7 @@ def process(target: str, code: str) -> str:
 
 
 def interrupted(target: str, code: str) -> subprocess.Popen[str]:
-    """Start a process that trains and gets Ctrl-C."""
+    """Start a process that trains and receives Ctrl-C."""
     begun = start(process(target, TRAIN_FOR_EVER + code))
     assert begun.stdout is not None
     assert begun.stdout.readline() == "running\n"
@@ -86,7 +86,7 @@ def test_ctrl_c_ends_a_program_that_does_not_catch_it(target: str) -> None:
 
 @pytest.mark.parametrize("target", [CPU])
 def test_ctrl_c_leaves_a_handle_that_works_on(target: str) -> None:
-    """The interrupted launch counts: the weights equal those of an undisturbed run of as many steps."""
+    """The interrupted launch counts: the weights equal those of an undisturbed run with the same number of steps."""
     status, out, err = finish(
         interrupted(
             target,
@@ -116,7 +116,7 @@ print("equal")
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no interval timers")
 @targets
 def test_ctrl_c_at_any_moment_leaves_a_handle_that_works_on(target: str) -> None:
-    """Ctrl-C comes before, between and after the calls of a driver; only begun launches count."""
+    """Ctrl-C comes before, between and after driver calls; only launches that have begun count."""
     run(
         process(
             target,

@@ -1,4 +1,4 @@
-"""Rounding instructions of the cpu target equal `product` to the bit, for any processor, tile and number of virtual
+"""The cpu target's rounding instructions are bit-identical to `product`, for any processor, tile and number of virtual
 processors; at sizes around the ends of pairs, panels, passes and registers, with numbers at the ends of their range."""
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Machine(CpuMachine):
         return self.pool[address:][: int(np.prod(shape))].reshape(shape).copy()
 
     def packed(self, matrix: Floats) -> Floats:
-        """Return the matrix panel after panel, [panel][column][row]."""
+        """Return the matrix, panel after panel, [panel][column][row]."""
         rows, columns = matrix.shape
         padded = np.pad(matrix, ((0, -rows % self.panel), (0, 0)))
         return padded.reshape(-1, self.panel, columns).transpose(0, 2, 1)
@@ -139,7 +139,7 @@ def use_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", params=["own", "other"])
 def machines(request: pytest.FixtureRequest) -> Iterator[list[Machine]]:
-    """Yield machines with several numbers of virtual processors: the usual one, and one of another tile, with
+    """Yield machines with several numbers of virtual processors: the usual machine, and one with a different tile, with
     arithmetic for processors without pair products."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "other":
@@ -202,7 +202,7 @@ def test_outer_products(machines: list[Machine]) -> None:
 
 @pytest.mark.parametrize("step", ["outer_update.sgd", "update_matrix.sgd"])
 def test_a_step_writes_what_products_read(machines: list[Machine], step: str) -> None:
-    """A step writes pairs of columns of the new weights, followed by those of the transpose."""
+    """A step writes the new weights' pairs of columns, then the transpose's."""
     for machine, rng, kind, (rows, first, second, n) in each(machines):
         if kind != "ordinary":
             continue
@@ -229,7 +229,7 @@ def test_a_step_writes_what_products_read(machines: list[Machine], step: str) ->
 
 
 def test_matrices_times_matrices(machines: list[Machine]) -> None:
-    """Products with matrices of several columns, whose rows are in two segments, and the gradient."""
+    """Covers products with multi-column matrices, whose rows are in two segments, and the gradient."""
     for machine, rng, kind, (rows, first, second, n) in each(machines):
         columns, count, inner = n % 40 + 1, 3, first + second
         W, M = numbers(rng, kind, rows, inner), numbers(rng, kind, count, inner, columns)

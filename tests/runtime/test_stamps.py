@@ -1,4 +1,4 @@
-"""Conversion of thread blocks' stamps to records: by hand, with clocks of different rates and origins."""
+"""Conversion of thread blocks' stamps to records: checked by hand, with clocks of different rates and origins."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Block:
         return self.start + round(ns * self.cycles_per_ns)
 
     def run(self, begun: int, instructions: list[tuple[int, int, int]], ended: int) -> None:
-        """Add a launch. Instructions: (nanoseconds at the beginning, position, floats); the last ends 10 ns
-        before it."""
+        """Add a launch. Instructions: (nanoseconds at the beginning, position, floats); the last ends 10 ns before
+        it."""
         floats = [0, *(moved for _, _, moved in instructions)]
         positions = [*(position for _, position, _ in instructions), 999]
         times = [*(ns for ns, _, _ in instructions), ended - 10]
@@ -89,9 +89,9 @@ class TestSharedClock:
     def test_takes_the_tightest_bound(self) -> None:
         """The GPU's clock is 1000 behind the host's."""
         clock = SharedClock()
-        assert clock.offset(50, 80, asked=1000, seen=1200) == 950  # it took 50 to begin
+        assert clock.offset(50, 80, asked=1000, seen=1200) == 950  # the launch took 50 to begin
         assert clock.offset(205, 280, asked=1200, seen=1290) == 995
-        assert clock.offset(400, 480, asked=1300, seen=1500) == 995  # this one had waited for the one before
+        assert clock.offset(400, 480, asked=1300, seen=1500) == 995  # this launch had waited for the previous launch
 
     def test_follows_clocks_that_drift_apart(self) -> None:
         clock = SharedClock()

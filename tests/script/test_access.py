@@ -1,4 +1,4 @@
-"""Slices are a division: every element has exactly one owner. And the accesses of instructions."""
+"""Slices partition the elements: each has exactly one owner. Also tests the accesses of instructions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_element_of_a_matrix_lies_in_the_tiles_of_one(rows: int, columns: 
 
 
 def decoded(name: str, flags: Flag = NO_FLAGS, **fields: object) -> Decoded:
-    """Return an instruction on 6 rows of 8 units, with fields of 1 unless given."""
+    """Return an instruction on 6 rows of 8 units; other fields are 1 unless given."""
     table = {i.name: i for i in TABLE}[name]
     usual = {Kind.OPERAND: (16, 8), Kind.SEGMENTS: [((16, 8), 8)], Kind.VIEWS: []}
     values = {f.name: usual.get(f.kind, 1) for f in table.fields}

@@ -18,7 +18,7 @@ from vpps.script.tails import ViewUse
 
 pytestmark = pytest.mark.host
 
-VIEWS_OF_ONE = 7  # most views of a tail's instructions: four operands, a constant, the result before and after
+VIEWS_OF_ONE = 7  # most views of a tail instruction: four operands, a constant, the result before and after
 
 
 @pytest.mark.parametrize("instruction", TABLE, ids=lambda i: i.name)

@@ -28,10 +28,10 @@ E = vpps.Expression
 
 
 def make_plan(vps: int, clip_norm: float | None = None, train: bool = True, precision: str = "float32") -> Plan:
-    """Return the plan of a small tree model whose units are sliced by panels: 64 hidden units, 2 parts.
+    """Return the plan for a small tree model whose units are sliced by panels: 64 hidden units, 2 parts.
 
     Args:
-        train: False for the plan of inference of a single loss, so that memory is reused.
+        train: False to plan inference of a single loss, so that memory is reused.
     """
     model = vpps.Model(seed=1)
     E = model.lookup("E", (9, 64))
@@ -61,7 +61,7 @@ def make_plan(vps: int, clip_norm: float | None = None, train: bool = True, prec
 
 
 def make_plan_of_lists(vps: int, width: int) -> Plan:
-    """Attention, extrema and matrices. A width of 64 is sliced by units of two virtual processors, 8 by rows."""
+    """Attention, extrema and matrices. A width of 64 is sliced by units for two virtual processors, 8 by rows."""
     model = vpps.Model(seed=1)
     table, tall = model.lookup("table", (9, width)), model.lookup("tall", (4, width, 3))
     W = model.parameter("W", (width, width))
@@ -107,7 +107,7 @@ def test_scripts_on_lists_and_matrices_pass(vps: int, width: int) -> None:
 
 @pytest.mark.parametrize("vps", [1, 2, 7])
 def test_every_word_of_pairs_is_written_by_one_and_read_where_products_find_it(vps: int) -> None:
-    plan, words = make_plan(vps, precision="bf16"), 64 * 128  # words of U, and as many of its transpose
+    plan, words = make_plan(vps, precision="bf16"), 64 * 128  # words of U, and as many for its transpose
     verifier = Verifier(plan.script, plan.layout, plan.origin)
     update = next(d for d in listing(plan) if d.instruction.name == "outer_update.adam" and d.width == 128)
     start = word(update, "transposed") - words
@@ -117,7 +117,7 @@ def test_every_word_of_pairs_is_written_by_one_and_read_where_products_find_it(v
         found = np.concatenate(cells)
         return np.sort(found[(found >= start) & (found < start + 2 * words)])
 
-    assert np.array_equal(touched(update, Access.WRITE), np.arange(start, start + 2 * words))  # none of them twice
+    assert np.array_equal(touched(update, Access.WRITE), np.arange(start, start + 2 * words))  # no word twice
     products = [d for d in listing(plan) if d.instruction.name == "matvec" and d.width == 128]
     forward, backward = np.arange(start, start + words), np.arange(start + words, start + 2 * words)
     assert all(np.array_equal(np.unique(touched(d, Access.READ)), forward) for d in products[:3])
@@ -137,7 +137,7 @@ def test_a_missing_signal_is_a_deadlock() -> None:
 
 
 class _Races(Verifier):
-    """Treats everything as written before, so that only races are found."""
+    """Treats all memory as already written, so that only races are found."""
 
     def access(self, p: int, d: Decoded, cells: Cells, access: Access) -> None:
         self.written_in[:] = 1 << 30  # later than all launches
@@ -155,7 +155,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
 
 @pytest.mark.parametrize("kind", PLANS)
 def test_a_wait_that_does_not_wait_is_a_race_where_anything_is_shared(kind: str) -> None:
-    """Brute force over the script's accesses: without the barrier two accesses share an element, or it is redundant."""
+    """Compare all accesses by brute force: without the barrier, two share an element, unless it is redundant."""
     n, races = len(barriers(PLANS[kind]())), 0
     for which in range(n):
         plan = PLANS[kind]()
@@ -171,7 +171,7 @@ def test_a_wait_that_does_not_wait_is_a_race_where_anything_is_shared(kind: str)
 
 
 def test_what_is_kept_of_reads_tells_what_all_of_them_would() -> None:
-    """4 virtual processors access 6 elements; sometimes one learns of another one's accesses."""
+    """4 virtual processors access 6 elements; sometimes one waits for another's accesses."""
     rng, found = np.random.default_rng(3), {True: 0, False: 0}
     for _ in range(50):
         kept, every, clock = Latest(6, 4), np.zeros((6, 4), np.int64), np.eye(4, dtype=np.int64)

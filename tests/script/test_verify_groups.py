@@ -21,11 +21,11 @@ from vpps.script.verify import verify
 pytestmark = pytest.mark.host
 
 WIDTH = 6
-SIZES = [(2, 1), (2, 3), (4, 2)]  # groups, virtual processors of each
+SIZES = [(2, 1), (2, 3), (4, 2)]  # groups, virtual processors in each
 
 
 def make_plan(groups: int, vps: int, train: bool = True, clip_norm: float | None = None) -> Plan:
-    """Chains that begin with one learned state, and a loss that joins them: every kind of barrier between groups."""
+    """Chains that begin with one shared learned state, and a loss that joins them: every kind of group barrier."""
     model = vpps.Model(seed=1)
     E = model.lookup("E", (9, WIDTH))
     U = model.parameter("U", (2 * WIDTH, 2 * WIDTH))
@@ -61,7 +61,7 @@ def test_scripts_of_the_scheduler_pass(groups: int, vps: int, train: bool, clip_
 
 
 def meetings(plan: Plan, group: int) -> list[Decoded]:
-    """Return a group's waits for the others."""
+    """Return a group's waits for other groups."""
     layout = plan.layout
     entry = entry_points(plan.script)[group * (layout.n_vps // layout.groups)]
     waits = [d for d in instructions(plan.script, entry) if d.instruction.name == "wait"]
@@ -74,7 +74,7 @@ def test_groups_meet_around_what_one_of_them_runs_for_all() -> None:
     assert plan.grouping.first_own == 1  # the shared first state of all chains is there before them
     # Group 0 waits before its own part, the joining vertices, the loss and its own part backward (gradients of the
     # joining vertices are constants), the gradient of the shared state, the watches, the gradients of the weights, the
-    # update. The others wait for the shared state, the joining vertices, and then for the same as group 0.
+    # update. The other groups wait for the shared state, the joining vertices, and then as group 0 does.
     assert [len(meetings(plan, group)) for group in (0, 1)] == [7, 5]
     ends = [d for d in instructions(plan.script, entry_points(plan.script)[0]) if d.flags & Flag.ALL]
     updates = {f"{name}.adam" for name in ("step_tiles", "update_rows", "update_vector")}
@@ -84,7 +84,7 @@ def test_groups_meet_around_what_one_of_them_runs_for_all() -> None:
 @pytest.mark.parametrize("groups, vps", SIZES)
 @pytest.mark.parametrize("train", [True, False])
 def test_groups_that_do_not_wait_for_each_other_are_found(groups: int, vps: int, train: bool) -> None:
-    # In some places group 0 runs the awaited work alone; but not when it joins values of others.
+    # In some places only group 0 runs the awaited work, but not where it joins values from other groups.
     waits = [
         (group, i) for group in range(1, groups) for i in range(len(meetings(make_plan(groups, vps, train), group)))
     ]
@@ -102,8 +102,8 @@ def test_groups_that_do_not_wait_for_each_other_are_found(groups: int, vps: int,
 def test_what_a_group_does_too_early_is_found(which: int, found: str) -> None:
     """The shared state, the joining vertices, the end, the gradients, the update: a group without the wait races there.
 
-    A group that does not wait for the joining vertices sends its next signals too early. The others may count them as
-    the signals that they wait for, which is the finding.
+    A group that does not wait for the joining vertices sends its next signals too early. Other groups may count these
+    as the signals that they wait for, which is the finding.
     """
     plan = make_plan(2, 3)
     wait = meetings(plan, 1)[which]
@@ -113,7 +113,7 @@ def test_what_a_group_does_too_early_is_found(which: int, found: str) -> None:
 
 
 def counting(*streams: list[tuple[str, int]]) -> None:
-    """Verify virtual processors that only send signals, and wait for numbers of them."""
+    """Verify virtual processors that only send signals and wait for certain numbers of them."""
     words: list[AnyWord] = [MAGIC, len(streams), 1, 0] + [0] * len(streams)
     for p, stream in enumerate(streams):
         words[HEADER_WORDS + p] = len(words)
@@ -127,7 +127,7 @@ def counting(*streams: list[tuple[str, int]]) -> None:
 
 
 def test_signals_that_may_be_taken_for_others_are_found() -> None:
-    """VP 1 signals twice: VP 0 waits for one signal of each, and may continue before VP 2 has signalled."""
+    """VP 1 signals twice: VP 0 waits for one signal from each, and may continue before VP 2 has signalled."""
     signal, wait = ("signal", 0), ("wait", 3)
     counting([signal, wait], [signal, wait, signal], [signal])
     with pytest.raises(ScriptError, match=r"too early: counter 0 may reach 3"):
@@ -145,7 +145,7 @@ def test_a_group_that_does_not_signal_to_others_is_waited_for_in_vain() -> None:
 
 
 def test_rows_of_another_group_are_not_touched() -> None:
-    """Group 0's last step with one row too many writes memory of group 1."""
+    """With one row too many, group 0's last step writes to group 1's memory."""
     plan = make_plan(2, 2)
     entry = entry_points(plan.script)[0]
     products = [d for d in instructions(plan.script, entry) if d.instruction.name == "matvec" and d.width == 2 * WIDTH]

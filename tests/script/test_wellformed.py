@@ -26,7 +26,7 @@ pytestmark = pytest.mark.host
 
 @cache
 def plan(kind: str) -> Plan:
-    """Return the plan of a step of training. The plans "fused", "plain" and "in turns" are for an emulated GPU, without
+    """Return the plan for a training step. The plans "fused", "plain" and "in turns" are for an emulated GPU, without
     compiling."""
     if kind == "tree":
         return test_verify.make_plan(2, precision="bf16")
@@ -63,7 +63,7 @@ Damage = Callable[[Words], None]
 
 
 def field(of: str, name: str, value: int | Callable[[int], int], word: int = 0) -> Damage:
-    """Return damage that sets a field to a value, or to one computed from its right value."""
+    """Return damage that sets a field to a value, or to a value computed from the right one."""
 
     def damage(script: Words) -> None:
         at = place(find(script, of), name) + word
@@ -91,7 +91,7 @@ def reads_what_it_writes(of: str) -> Damage:
 
 
 def elements(script: Words) -> int:
-    """Return the offset of the list of list ends."""
+    """Return the offset of the list that holds the list ends."""
     return int(script[place(find(script, "list_log_softmax"), "elements")])
 
 
@@ -115,7 +115,7 @@ def flipped(of: str, flag: int) -> Damage:
 
 
 def view(use: ViewUse, word: int, change: Callable[[int], int]) -> Damage:
-    """Return damage to the first tail's first view of a use."""
+    """Return damage to the first view that the first tail uses in some way."""
 
     def damage(script: Words) -> None:
         d = find(script, "tail")
@@ -156,7 +156,7 @@ def rows_on_one_another(script: Words) -> None:
 
 
 def rows_that_others_write(script: Words) -> None:
-    """Make every row read memory that the row before it is about to write."""
+    """Make every row read memory that the previous row is about to write."""
     d = find(script, "tanh", lambda d: d.n > 1)
     a = d.fields["a"]
     assert isinstance(a, DecodedOperand)

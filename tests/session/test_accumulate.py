@@ -1,4 +1,4 @@
-"""Accumulated gradients: the sum of one large batch, applied once, and kept through all other calls."""
+"""Accumulated gradients: equal to one large batch's sum, applied once, and kept through all other calls."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_dropout_has_another_mask_in_every_call() -> None:
 
 
 def test_given_gradients_are_read_at_once() -> None:
-    """Later changes of their arrays, such as a PyTorch optimizer's zeros, have no effect."""
+    """Later changes to their arrays, such as zeros from a PyTorch optimizer, have no effect."""
     results = []
     for overwrite in (False, True):
         net = new()
@@ -117,7 +117,7 @@ def test_memory_for_tables_is_taken_when_it_is_first_needed() -> None:
 
 @pytest.mark.parametrize("rows", [[], [0], [11], [0, 1, 2], [3, 7, 8], list(range(12))])
 def test_the_verifier_knows_which_gradients_hold_something(rows: list[int]) -> None:
-    """One array holds all gradients; only those that are not held are unwritten."""
+    """One array holds all gradients; only gradients that are not held are left unwritten."""
     model = new().model
     model["bo"].trainable = False
     distribution = Distribution(model, 2, 32, 1, train=True, accumulates=True)

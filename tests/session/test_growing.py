@@ -28,7 +28,7 @@ cpu = pytest.mark.cpu
 
 
 def present_of(handle: vpps.Handle) -> Any:
-    """Return the vertices of the latest forward's graph that stay in the pool; None if there are none."""
+    """Return the vertices of the latest forward's graph whose values are still in the pool; None if there are none."""
     plan = handle._engine.plan
     assert plan is not None
     return plan.present
@@ -42,12 +42,12 @@ def vertices_of(handle: vpps.Handle) -> int:
 
 
 def calls_of(plan: Plan) -> set[int]:
-    """Return recording indices of the vertices that a plan computes; a cell may be in parts."""
+    """Return the recording indices of the vertices that a plan computes; a cell may be in parts."""
     return {call for b in plan.blocks for call in b.arrays.calls[b.order].tolist()}
 
 
 class Decoding:
-    """A classifier that reads a sentence which grows by a word at a time.
+    """A classifier that reads a sentence as it grows, one word at a time.
 
     Attributes:
         states: the state after each word.
@@ -79,7 +79,7 @@ class Decoding:
 
 
 def check_random_graph(number: int, target: str, onchip: ChipOptions | None = None) -> bool:
-    """Run the lines of a random program, some at a time. Returns True if values stayed in any call."""
+    """Run a random program's lines, a few at a time. Returns True if any call kept values in the pool."""
     random = Random(number)
     drawn = graphs.draw(random)
     drawn = replace(drawn, options=drawn.options._replace(fused=target == "cpu" and number % 8 == 7))
@@ -94,7 +94,7 @@ def check_random_graph(number: int, target: str, onchip: ChipOptions | None = No
         vpps.Handle(made["model"], vps=vps, onchip=onchip, **options) as handle,
         vpps.Handle(made["model"], vps=vps, onchip=onchip, train=False, **options) as other,
     ):
-        if onchip is not None:  # the first graph decides the place on the chip
+        if onchip is not None:  # the first graph determines the layout on the chip
             whole = execute(lines, **made)
             for h in (handle, other):
                 h.forward(whole["graph"], [whole["loss"]])
@@ -151,7 +151,7 @@ def test_a_step_computes_that_step_alone(target: str) -> None:
 
 @cpu
 def test_lists_and_maps_grow() -> None:
-    """Vertices with lists, recorded one by one and by maps, in turn or together."""
+    """Covers vertices with lists, recorded one by one and by maps, in turn or together."""
     model = vpps.Model(seed=2)
     W = model.parameter("W", (5, 5))
 
@@ -292,7 +292,7 @@ def test_whatever_comes_in_between(event: str, monkeypatch: pytest.MonkeyPatch) 
             assert present_of(handle) is not None
             exec(EVENTS[event], names)
         decoding.step(handle)
-        decoding.options["train"] = True  # there is no dropout, but it may be on
+        decoding.options["train"] = True  # there is no dropout, but training mode may be on
         for _ in range(4):
             decoding.step(handle)
         assert vertices_of(handle) == 3

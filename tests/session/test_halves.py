@@ -1,4 +1,4 @@
-"""Forward, backward and update as separate calls: the same bits as `fb`, and gradients of any wanted values."""
+"""Forward, backward and update as separate calls: the same bits as `fb`, and gradients of any requested values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def adam() -> vpps.Optimizer:
 
 
 class Net:
-    """Trees with dropout over a table; leaves read an input, too."""
+    """Trees with dropout over a table; leaves also read an input."""
 
     def __init__(self, dropout: float = 0.3) -> None:
         self.model = model = vpps.Model(seed=4)
@@ -115,7 +115,7 @@ class TestBits:
         ],
     )
     def test_are_those_of_fb(self, target: str, options: dict[str, Any]) -> None:
-        """Tests rules and options that tests/fuzz/histories.py lacks, also on simt."""
+        """Tests rules and options that tests/fuzz/histories.py does not cover, also on simt."""
         steps = 2 if "onchip" in options else 4
         whole, *halves = (
             trained(how, steps, optimizer=adam(), target=target, **{"vps": 2} | options)
@@ -124,7 +124,7 @@ class TestBits:
         assert all(same(whole, found) for found in halves)
 
     def test_what_was_accumulated_of_parameters_frozen_since_is_left_alone(self) -> None:
-        """A frozen parameter has no place among the gradients of the others."""
+        """A frozen parameter has no place among the others' gradients."""
 
         def run(how: Callable[[vpps.Handle, vpps.Graph, E], None]) -> dict[str, Any]:
             net = Net()
@@ -142,7 +142,7 @@ class TestBits:
 class TestGradients:
     @pytest.mark.parametrize("target", TARGETS)
     def test_are_those_of_the_reference(self, target: str) -> None:
-        """Several outputs, rows and single expressions, one of them twice and one without a seed."""
+        """Covers several outputs, rows and single expressions, one of them twice and one without a seed."""
         net, graph, random = Net(dropout=0), vpps.Graph(), np.random.default_rng(1)
         rows, inner = net.states(graph, 1)
         scores = net.scores(inner[-1])
@@ -189,7 +189,7 @@ class TestGradients:
             assert not any(map(np.any, found.values()))
             handle.gradients(graph, loss)
             assert np.array_equal(handle.input_gradient(rows), expected)
-            for accumulate in (False, True):  # a step is of parameters alone
+            for accumulate in (False, True):  # a step is only for parameters
                 with pytest.raises(vpps.NoGradientError, match="the loss depends on no trainable parameter"):
                     handle.fb(graph, loss, accumulate=accumulate)
 
@@ -227,7 +227,7 @@ class TestGradients:
 
 class TestKept:
     def test_several_wait_for_their_backward(self) -> None:
-        """Backward runs in any order, beside other calls, and each equals a lone call."""
+        """Backward can run in any order, mixed with other calls; each result equals that of a single call."""
         net, handles = Net(), []
         with vpps.Handle(net.model) as handle:
             alone = []
@@ -288,7 +288,7 @@ class TestKept:
 
 class TestInterrupted:
     def test_of_kernels(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Ctrl-C before a launch has no effect. A stopped launch reports it, and training goes on."""
+        """Ctrl-C before a launch has no effect. A stopped launch raises an error, and training continues."""
         net = Net()
         graph, loss = net.batch(0)
         with vpps.Handle(net.model, vpps.Adam(), target="cpu") as handle:

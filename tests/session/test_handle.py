@@ -84,7 +84,7 @@ class TestLoss:
 class TestValues:
     @pytest.mark.parametrize("vps", [1, 2])
     def test_after_fb_are_those_before_the_update(self, vps: int) -> None:
-        """Values include rows of tables and parameters themselves, which the update overwrites."""
+        """Values include table rows and parameters themselves, which the update overwrites."""
         net = new()
 
         @vpps.cell
@@ -149,7 +149,7 @@ class TestValues:
 
 class TestChanges:
     def test_the_learning_rate_may_change_between_calls(self) -> None:
-        """Setting it on the optimizer equals another optimizer of the same kind."""
+        """Setting the rate on the optimizer equals making a new optimizer of the same kind."""
         field, replaced = new(), new()
         with (
             vpps.Handle(field.model, vpps.Adam(lr=0.1)) as handle,
@@ -181,7 +181,7 @@ class TestChanges:
 class TestGraphs:
     @pytest.mark.parametrize("n", [1500, 20000])
     def test_chains_may_be_longer_than_pythons_stack(self, n: int) -> None:
-        """The reference handles such chains, too. The verifier is off, as it takes minutes for so many barriers."""
+        """The reference also handles such chains. The verifier is off, as it takes minutes for so many barriers."""
         net, graph = new(), vpps.Graph()
         loss = vpps.cross_entropy(net.logits(graph, [k % 12 for k in range(n)]), 1)
         with vpps.Handle(net.model, vps=2, verify=False) as handle:
@@ -194,7 +194,7 @@ class TestGraphs:
         assert all(np.isfinite(g).all() for g in gradients.values())
 
     def test_batches_of_every_size_follow_each_other(self) -> None:
-        """The batches were evaluated before, and are dropped while their kernel runs."""
+        """The batches were evaluated before, and are dropped while their kernel is running."""
         net, witness = new(), new()
         sizes = [1, 30, 2, 100, 1]
         with vpps.Handle(net.model) as handle:
@@ -226,7 +226,7 @@ class TestGraphs:
         assert same_bits(net.model.numpy(), witness.model.numpy())
 
     def test_may_be_built_on_any_thread_while_the_handle_trains(self) -> None:
-        """The first graphs, which trace the cells, may be, too."""
+        """This also applies to the first graphs, which trace the cells."""
         net, witness = new(), new()
         seeds = range(12)
         interval = sys.getswitchinterval()
@@ -245,7 +245,7 @@ class TestGraphs:
 
 class TestLife:
     def test_a_context_manager_closes_and_hands_the_weights_back(self) -> None:
-        """An exception closes it, too; closing twice is harmless."""
+        """An exception also closes it; closing twice is harmless."""
         net = new()
         before = net.model.numpy()
 
@@ -265,7 +265,7 @@ class TestLife:
         assert np.array_equal(net.model["U"].numpy(), after["U"])
 
     def test_a_handle_is_freed_with_its_last_reference(self) -> None:
-        """The model follows. Trained weights outlive a handle that was never closed; kept values do not."""
+        """The model is updated. Trained weights outlive a handle that was never closed; kept values do not."""
         net, before = new(), new().model.numpy()
         handle = vpps.Handle(net.model)
         handle.fb(*net.batch(1))
@@ -273,7 +273,7 @@ class TestLife:
         handle.forward(graph, [loss], train=True, keep=True)
         freed = weakref.ref(handle)
         del handle
-        assert freed() is None  # at once: no cycle holds it
+        assert freed() is None  # immediately: no cycle holds it
         assert not same_bits(net.model.numpy(), before)
         handle = vpps.Handle(net.model)
         net.train(handle, range(1))

@@ -23,7 +23,7 @@ WHERE = pytest.mark.parametrize("target", ["cpu", "simt"])
 
 
 class Training:
-    """Steps of a small model; some of them accumulate, and one is not finite."""
+    """Steps of a small model; some steps accumulate, and one is not finite."""
 
     def __init__(self, target: str, **options: Any) -> None:
         self.model = vpps.Model(seed=1)
@@ -134,7 +134,7 @@ def test_a_schedule_is_refused_what_computes(what: str) -> None:
 
     seen: list[float] = []
 
-    def rate(step: int) -> float:  # it may read
+    def rate(step: int) -> float:  # reading is allowed
         seen.append(float(np.abs(t.model.numpy()["W"]).sum()) + t.handle.skipped)
         if len(seen) == 2:
             calls[what]()
@@ -171,7 +171,7 @@ def test_restoring_cannot_be_looked_into(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cyclic", [False, True])
 def test_a_handle_is_collected_within_a_call_of_its_model(cyclic: bool) -> None:
-    """The garbage collector runs at any point: here while its model is read, and while another thread runs."""
+    """The garbage collector can run at any point: here while the model is read, and while another thread runs."""
     t = Training("cpu")
     t.step()
     if cyclic:
@@ -191,14 +191,14 @@ def test_a_handle_is_collected_within_a_call_of_its_model(cyclic: bool) -> None:
     thread.start()
     thread.join(60)
     assert not thread.is_alive()
-    with vpps.Handle(model, target="cpu", vps=1) as h:  # the former one is closed
+    with vpps.Handle(model, target="cpu", vps=1) as h:  # the former handle is closed
         assert h.skipped == 0
     assert model.optimizer_state is not None
 
 
 @WHERE
 def test_one_trains_one_evaluates_one_saves(target: str, tmp_path: Path) -> None:
-    """All matrices are equal at every step, as their gradients are."""
+    """All matrices are equal at every step, because their gradients are."""
     model = vpps.Model(seed=1)
     matrices = [model.parameter(f"A{i}", (40, 40), init=1.0) for i in range(6)]
     x0, stop, errors = np.ones(40, np.float32), threading.Event(), []

@@ -20,7 +20,7 @@ DTYPES = "float32 float16 bfloat16 float8_e4m3fn float64 int4 int8 uint8 int32 i
 
 
 class Layer:
-    """Joins two rows, a child at a time: h = tanh(W [h, x] + words[i])."""
+    """Joins two rows, one child at a time: h = tanh(W [h, x] + words[i])."""
 
     def __init__(self) -> None:
         self.model = vpps.Model(seed=3)
@@ -43,7 +43,7 @@ class Layer:
 
 @pytest.fixture
 def wide() -> Any:
-    """Let JAX make arrays of 64 bits."""
+    """Let JAX make 64-bit arrays."""
     with jax.enable_x64(True):
         yield
 
@@ -143,7 +143,7 @@ class TestOut:
                 found += [handle.value(loss), handle.input_gradient(rows), handle.input_gradient(rows[2])]
                 return [*found, *layer.model.numpy().values(), layer.w.average()]
 
-            with jax.enable_x64(True):  # numbers of rows are int64
+            with jax.enable_x64(True):  # row numbers are int64
                 found = results([1, 2, 3])
                 shared = [jax.dlpack.from_dlpack(a) for a in found]
                 converted = [jnp.asarray(a) for a in found]

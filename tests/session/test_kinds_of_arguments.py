@@ -1,7 +1,7 @@
-"""Arguments of the wrong kind: every public call refuses them with an error of vpps, or accepts their meaning.
+"""Arguments of the wrong kind: every public call refuses them with a vpps error, or accepts what they mean.
 
 A table has a correct call of every public function, method and constructor. Each keyword argument is replaced in turn
-by each member of a zoo. The result is never a raw error of Python, NumPy or a compiler.
+by each member of a zoo. The result is never a raw error from Python, NumPy or a compiler.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.host
 
 
 class Unknown:
-    """An object of no kind that vpps accepts."""
+    """An object of a kind that vpps never accepts."""
 
 
 ZOO: tuple[Any, ...] = (
@@ -38,7 +38,7 @@ ZOO: tuple[Any, ...] = (
     Unknown, len,
     np.zeros(0), np.zeros((1, 1, 1, 1)), np.arange(2), np.array(None), np.array([None, 1]), np.array(["a"]),
 )  # fmt: skip
-FUNCTIONS = ({}, [None], "x", None, 3, Unknown(), np.arange(2))  # a user's function may raise anything
+FUNCTIONS = ({}, [None], "x", None, 3, Unknown(), np.arange(2))  # a user's function can raise anything
 NAMES = tuple(wrong for wrong in ZOO if isinstance(wrong, str | bytes | int | float | tuple | None))  # may be keys
 
 
@@ -62,12 +62,12 @@ class World:
         self.handle: vpps.Handle | None = None
 
     def names(self) -> dict[str, Any]:
-        """Return the names that the calls of the table use."""
+        """Return the names that the table's calls use."""
         own = {f.__name__: f for f in (self.training, self.under, self.in_vertex, self.specialize, self.trace)}
         return {**globals(), **vars(self), **own, "Vocabulary": vpps.data.Vocabulary}
 
     def training(self) -> vpps.Handle:
-        """Return a handle; refused calls change nothing, so the next ones use it, too."""
+        """Return a handle; refused calls change nothing, so later calls also use it."""
         if self.handle is None:
             self.handle = vpps.Handle(self.model, vpps.SGD(0.1), target="cpu", vps=1)
         self.handle.gradients(self.graph, self.loss)
@@ -78,7 +78,7 @@ class World:
         return self.path / path if isinstance(path, str) and path else path
 
     def in_vertex(self, body: Callable[[], Any]) -> Any:
-        """Make a call of Cavs's within a vertex function."""
+        """Make one of Cavs's calls within a vertex function."""
         children, inputs = np.array([[-1], [0]]), {"x": np.ones((2, 3))}
         return self.graph.map(vpps.cell(lambda: body()), children=children, inputs=inputs, state=[(3,)])
 
@@ -141,7 +141,7 @@ def defaults(kind: Any) -> str:
 
 
 def derived(op: Op) -> str:
-    """Return a call of the function of a row of the op table."""
+    """Return a call of the function for a row of the op table."""
     right = {"Value": "matrix" if op.form is Form.TRANSPOSE else "x", "int | Index": "1", "float": "0.1"}
     parameters = inspect.signature(getattr(vpps, op.name)).parameters.values()
     return f"vpps.{op.name}({', '.join(f'{p.name}={right[p.annotation]}' for p in parameters)})"

@@ -1,4 +1,4 @@
-"""A handle frees short-lived programs of every origin; its results stay the same to the bit."""
+"""A handle frees short-lived programs of every origin; its results remain bit-identical."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vpps.ops.operand import Recent
 pytestmark = [pytest.mark.cpu, pytest.mark.simt]
 X = np.array([1.0, -2.0], np.float32)
 STEPS = 40
-OWN = 1000  # sizes unique to these tests: other holders of equal programs would keep ours
+OWN = 1000  # sizes unique to these tests: others that hold equal programs would keep ours alive
 UNFUSED = vpps.Passes(fusion=False)
 
 
@@ -67,7 +67,7 @@ def test_programs_that_come_and_go(kind: str, target: str, monkeypatch: pytest.M
         monkeypatch.setattr(programs, "LEAST", least)
         net, met = Net(), weakref.WeakSet[Any]()
         objects: list[int] = []
-        early = net.loss(kind, STEPS)  # run long after it was recorded
+        early = net.loss(kind, STEPS)  # launched long after it was recorded
         policy = vpps.learn_policy(early[0]) if kind == "recurrence" else None
         with vpps.Handle(net.model, vpps.Adam(lr=0.1), target=target, vps=2, policy=policy, passes=UNFUSED) as handle:
             for k in range(STEPS + 1):
@@ -83,7 +83,7 @@ def test_programs_that_come_and_go(kind: str, target: str, monkeypatch: pytest.M
             gc.collect()
             assert (len(met) < STEPS) == (least == 8 or kind == "same")
         gc.collect()
-        assert len(met) < 16  # the latest of Net's cells, of bare ops and in the history
+        assert len(met) < 16  # the latest programs of Net's cells, of bare ops and in the history
         assert net.model.cell_history is not None
         assert len(net.model.cell_history.cells) < 4
     assert found[0] == found[1]

@@ -1,4 +1,4 @@
-"""Small networks in vpps and in PyTorch alone, for the tests of this folder."""
+"""Small networks in vpps and in plain PyTorch, for the tests in this folder."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Chain:
         return torch.stack(net(graph, self.states(graph, graph.rows(x, grad=torch.is_tensor(x)), words)))
 
     def loss_by_module(self, net: Any, x: Any, at_once: bool = True) -> Any:
-        """Return the loss of a tensor's rows, with its gradients or without."""
+        """Return the loss over a tensor's rows, with or without its gradients."""
         graph = vpps.Graph()
         loss = self.loss(graph, graph.rows(x, grad=torch.is_tensor(x)))
         return net.loss(graph, loss) if at_once else net(graph, loss)
 
     def in_torch(self, weights: Any, x: Any, words: NDArray[np.int64] | None = None, sparse: bool = False) -> Any:
-        """Return the states in PyTorch, (n, HIDDEN), with the parameters of a module, or others by their names."""
+        """Return the states in PyTorch, (n, HIDDEN), with a module's parameters, or with given parameters by name."""
         if not isinstance(weights, Mapping):
             weights = dict(weights.named_parameters())
         W, U, b = (weights[f"chain.{name}"] for name in "WUb")
@@ -70,7 +70,7 @@ class Chain:
 
 
 class Tagger:
-    """Linear layer, chain times words of a table, classifier of each state: a network whose middle is in vpps.
+    """A linear layer, a chain times table words, and a classifier on each state: a network whose middle is in vpps.
 
     Attributes:
         outer: the layers in PyTorch.
@@ -90,11 +90,11 @@ class Tagger:
             yield x, rng.integers(0, WORDS, length), torch.full((length,), int(rng.integers(0, 2)))
 
     def mixed_loss(self, net: Any, outer: Any, batch: Any) -> Any:
-        """Return the loss with the chain as a module."""
+        """Return the loss, with the chain as a module."""
         x, words, labels = batch
         return F.cross_entropy(outer[1](self.chain.by_module(net, outer[0](x), words)), labels)
 
     def loss_in_torch(self, weights: Mapping[str, Any], outer: Any, batch: Any) -> Any:
-        """Return the loss with the chain's weights by name."""
+        """Return the loss, with the chain's weights given by name."""
         x, words, labels = batch
         return F.cross_entropy(outer[1](self.chain.in_torch(weights, outer[0](x), words, self.sparse)), labels)

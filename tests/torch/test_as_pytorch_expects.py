@@ -102,7 +102,7 @@ def test_a_name_that_state_dicts_need() -> None:
 
 
 class Network(torch.nn.Module):
-    """A chain in a network of PyTorch."""
+    """A chain in a PyTorch network."""
 
     def __init__(self, optimizer: vpps.Optimizer | None) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ def results(call: Any, mixed: Mixed, x: Any) -> list[Any]:
 
 
 def test_values_and_gradients_are_the_same() -> None:
-    """Values and gradients stay equal after an update."""
+    """Values and gradients are still equal after an update."""
     mixed = Mixed()
     compiled = torch.compile(mixed, backend="eager")
     optimizer = torch.optim.SGD(mixed.parameters(), lr=0.5)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.cpu
 
 @pytest.fixture(autouse=True)
 def _machine(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A machine of two cores without earlier warnings."""
+    """A two-core machine without earlier warnings."""
     monkeypatch.setattr(cores, "usable_cores", lambda: 2)
     monkeypatch.setattr(cores, "_advised", False)
     monkeypatch.setattr(cores, "_fitting", set())
@@ -31,7 +31,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def warnings_of(threads: int, vps: int, calls: int = 1) -> list[str]:
-    """Return the warnings of calls of a module."""
+    """Return the warnings that calls of a module raise."""
     torch.set_num_threads(threads)
     chain = Chain()
     net = vpps.torch.Module(chain.model, vps=vps)
@@ -53,7 +53,7 @@ def test_too_many_threads_are_told_once() -> None:
 
 @pytest.mark.parametrize("threads, vps, policy", [(1, 2, ""), (2, 1, ""), (1, 1, ""), (2, 2, "passive")])
 def test_nothing_is_said_where_they_fit(threads: int, vps: int, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Idle threads that sleep cause no warning, either."""
+    """Idle threads that sleep cause no warning either."""
     monkeypatch.setenv("OMP_WAIT_POLICY", policy)
     assert warnings_of(threads, vps, calls=2) == []
 

@@ -1,4 +1,4 @@
-"""Several graphs at once, one graph more than once, backward twice or never: correct, or a clear error."""
+"""Several graphs at once, one graph more than once, backward twice or never: each is correct, or a clear error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def last_state(chain: Chain, net: Any, x: Any) -> Any:
 
 
 def gradients(net: Any, *inputs: Any) -> list[Any]:
-    """Return the gradients and reset them."""
+    """Return the gradients, and reset them."""
     every = [*net.parameters(), *inputs]
     found = [p.grad.clone() for p in every]
     for p in every:
@@ -69,7 +69,7 @@ class TestAgain:
         assert_equal(found, gradients(net, x))
 
     def test_a_graph_that_grows(self, chain: Chain, net: Any) -> None:
-        """The graph grows by PyTorch's results of its first values."""
+        """The graph grows by values that PyTorch computed from the graph's first values."""
         x = data(2)
         graph = vpps.Graph()
         h = chain.states(graph, graph.rows(x, grad=True))[-1]
@@ -124,7 +124,7 @@ class TestNever:
     @pytest.mark.parametrize("at_once", [False, True])
     def test_nothing_leaks(self, chain: Chain, net: Any, at_once: bool) -> None:
         """Graphs and tensors do not outlive their outputs, except the handle's latest; after backward the output does
-        not keep them, either."""
+        not keep them either."""
         alive, values = [], []
         for k in range(4):
             graph, x = vpps.Graph(), data(k) * 1
@@ -149,7 +149,7 @@ class TestNever:
 
 
 def test_threads(chain: Chain, net: Any) -> None:
-    """Each has its own graphs and its own gradients."""
+    """Each handle has its own graphs and gradients."""
 
     def worker(k: int) -> list[list[Any]]:
         found = []

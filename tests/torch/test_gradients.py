@@ -1,4 +1,4 @@
-"""Gradients through `vpps.torch.Module` equal those of PyTorch alone, on equal weights."""
+"""Gradients through `vpps.torch.Module` equal plain PyTorch's gradients, on equal weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 
 
 def assert_gradients_equal(net: Any, expected: dict[str, Any], scale: float = 1.0) -> None:
-    """Assert equal dense gradients of all parameters; then reset those of the net."""
+    """Assert that all parameters have equal dense gradients; then reset the net's gradients."""
     found = dict(net.named_parameters())
     assert found.keys() == {name.replace("/", ".") for name in expected}
     assert any(g.any() for g in expected.values())
@@ -51,7 +51,7 @@ def programs() -> Any:
 
 @every_case
 def test_every_network_of_the_zoo(case: Case, programs: Any) -> None:
-    """Covers the network's loss by vpps, and a PyTorch loss on its outputs."""
+    """Covers the network's loss computed by vpps, and a PyTorch loss on its outputs."""
     task = case.make(limit=8)
     program, batch = programs[case.task](task), task.train[[0, 1, 2]]
     net = vpps.torch.Module(task.model)
@@ -72,7 +72,7 @@ def test_every_network_of_the_zoo(case: Case, programs: Any) -> None:
 
 
 class Layer(NamedTuple):
-    """A chain by a module, or in PyTorch with the module's weights."""
+    """A chain computed by a module, or in PyTorch with the module's weights."""
 
     chain: Chain
     net: Any
@@ -88,7 +88,7 @@ class Layer(NamedTuple):
 
 
 def siamese(layer: Layer, x: Any) -> Any:
-    """Return a loss with one backward of two graphs; one feeds the other."""
+    """Return a loss with one backward through two graphs, the first of which feeds the second."""
     first = layer(x)[-1]
     return (first - layer(torch.outer(torch.ones(2), first[:INPUT]))[-1]).square().sum()
 
@@ -112,7 +112,7 @@ NETWORKS: dict[str, Callable[[Layer, Any], Any]] = {
 
 
 def gradients_of(value: Any, net: Any, *inputs: Any) -> list[Any]:
-    """Return the gradients at the ends of backward, and reset them. PyTorch can clip those of parameters: tensors."""
+    """Return the gradients at the ends of backward, and reset them. Parameters' are tensors, which PyTorch can clip."""
     value.backward()
     norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
     every = [*inputs, *net.parameters()]
@@ -143,7 +143,7 @@ class TestInputs:
     """Input tensors of a graph get their gradients."""
 
     def test_of_rows_and_single_vectors(self, chain: Chain, net: Any) -> None:
-        """The rows are given twice, and get the sum; unused rows get none."""
+        """The rows are given twice and get the sum of both gradients; unused rows get none."""
         encoder = torch.nn.Linear(3, INPUT)
         x, last, unused = torch.randn(4, 3), *(torch.randn(INPUT, requires_grad=True) for _ in range(2))
         found = []

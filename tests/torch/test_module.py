@@ -1,4 +1,4 @@
-"""PyTorch's demands on a module: state dicts, modes, moves and copies are right, or a clear error."""
+"""PyTorch's demands on a module: state dicts, modes, moves and copies are right, or raise a clear error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def chain() -> Chain:
 
 
 def step(chain: Chain, net: Any, seed: int = 0) -> Any:
-    """Run backward of a random batch's loss; returns the loss."""
+    """Run backward from a random batch's loss; returns the loss."""
     loss = chain.loss_by_module(net, np.random.default_rng(seed).normal(size=(3, INPUT)))
     loss.backward()
     return loss
@@ -57,7 +57,7 @@ class TestStateDict:
         (None, {}), (vpps.Momentum(lr=0.1), {}), (vpps.Adam(lr=0.01), {"ema": 0.9}),
     ])  # fmt: skip
     def test_training_goes_on_from_a_file(self, rule: vpps.Optimizer | None, options: dict[str, Any]) -> None:
-        """Training continues to the bit: the file has moments, averages and steps."""
+        """Training continues bit-identically: the file has moments, averages and steps."""
         chains = [Chain(seed=seed, table=True) for seed in (1, 2)]
         nets = [vpps.torch.Module(c.model, rule, vps=1, **options) for c in chains]
         for k in range(3):
@@ -81,7 +81,7 @@ class TestStateDict:
                 net.load_state_dict(net.state_dict() | {"_extra_state": other})
 
     def test_weights_alone_will_do(self, net: Any) -> None:
-        """Weights of an old layer suffice. A state dict has only tensors, so any tool for tensors can clone and write
+        """An old layer's weights suffice. A state dict has only tensors, so any tool for tensors can clone and write
         it."""
         wanted = {name: value.clone() for name, value in net.state_dict().items()}
         del wanted["_extra_state"]
@@ -102,7 +102,7 @@ class TestStateDict:
         state = net.state_dict()
         with pytest.raises(vpps.ModelError, match="moments are of 'adam', and this Module updates by 'momentum'"):
             other.load_state_dict(state)
-        plain.load_state_dict(state)  # PyTorch has its own
+        plain.load_state_dict(state)  # PyTorch has its own state
         del state["_extra_state"]
         other.load_state_dict(state)
         assert other.model.optimizer_state is None
@@ -120,7 +120,7 @@ class TestStateDict:
 
 
 class TestModes:
-    """Dropout is on in training, with other masks every time, and off in evaluation."""
+    """Dropout is on in training, with new masks every time, and off in evaluation."""
 
     @pytest.fixture
     def net(self) -> Any:
@@ -178,7 +178,7 @@ class TestModes:
 
 
 def test_averaged_weights(chain: Chain) -> None:
-    """Inside the block vpps computes with them; PyTorch's tensors stay the weights."""
+    """Inside the block vpps computes with the averages; PyTorch's tensors still hold the weights."""
     net = vpps.torch.Module(chain.model, vpps.SGD(lr=0.5), vps=1, ema=0.5)
     for k in range(3):
         step(chain, net, k)
@@ -222,7 +222,7 @@ class TestResults:
         assert torch.equal(value, kept)
 
     def test_gradients_are_not_copied(self, chain: Chain, net: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The parameter keeps the handle's own array."""
+        """The parameter keeps the handle's array."""
         given: list[int] = []
         fetch = net.handle.gradients
 
@@ -270,7 +270,7 @@ class TestMovesAndCopies:
 
 @pytest.mark.parametrize("inner", [None, vpps.SGD(lr=0.1)])
 def test_other_defaults_of_pytorch(chain: Chain, inner: vpps.Optimizer | None) -> None:
-    """Default types and devices of PyTorch's tensors."""
+    """Covers PyTorch's default tensor types and devices."""
     x = torch.ones(2, INPUT, requires_grad=True)
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
     try:

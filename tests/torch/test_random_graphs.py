@@ -1,4 +1,4 @@
-"""Random graphs, with some inputs from PyTorch: values and all gradients equal those of PyTorch alone."""
+"""Random graphs, with some inputs from PyTorch: values and all gradients equal plain PyTorch's."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def net() -> Any:
     seed=st.integers(0, 99),
 )
 def test_gradients(net: Any, program: Any, wanted: list[int], single: bool, seed: int) -> None:
-    """single: one scalar is wanted, whose gradients come with it."""
+    """single: request one scalar, whose gradients come with it."""
     model, weights = net.model, dict(net.named_parameters())
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(2, N, generator=generator).requires_grad_()

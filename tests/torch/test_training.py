@@ -1,4 +1,4 @@
-"""Networks partly in vpps learn the same as in PyTorch alone, whichever library updates."""
+"""Networks partly in vpps learn the same as in plain PyTorch, with either library's updates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RULES_OF_PYTORCH: dict[str, Rule] = {
 
 
 def optimizers(name: str, outer: Any, middle: dict[str, Any]) -> list[Any]:
-    """Return PyTorch optimizers for layers outside and parameters of the middle."""
+    """Return PyTorch optimizers for the outer layers and for the middle's parameters."""
     if rule := RULES_OF_PYTORCH.get(name):
         return [rule([*outer.parameters(), *middle.values()])]
     dense, tables = ([p for key, p in middle.items() if (key == "words") == is_table] for is_table in (False, True))
@@ -91,7 +91,7 @@ def test_a_table_of_scalars_and_one_of_matrices_give_sparse_gradients() -> None:
 
 
 def test_updates_in_backward_are_those_of_fb() -> None:
-    """Weights equal those of `fb` to the bit."""
+    """Weights are bit-identical to those after `fb`."""
     chains = [Chain(table=True) for _ in range(2)]
     net = vpps.torch.Module(chains[0].model, vpps.Adam(lr=0.01), vps=1)
     with vpps.Handle(chains[1].model, vpps.Adam(lr=0.01), vps=1) as handle:
@@ -118,7 +118,7 @@ RULES: list[tuple[Rule, vpps.Optimizer]] = [
 
 @pytest.mark.parametrize("theirs_of, ours", RULES)
 def test_handles_step_as_pytorch_what_the_loss_touches(theirs_of: Rule, ours: vpps.Optimizer) -> None:
-    """A chain of two results; losses read one, both or an earlier one; one parameter is frozen and thawed."""
+    """A chain with two results; losses read one, both or an earlier result; one parameter is frozen and thawed."""
     model = vpps.Model(seed=1)
     mine = {n: model.parameter(n, (16, 16)) for n in ("W", "U", "V", "O")}
     theirs = {n: torch.tensor(p.numpy(), dtype=torch.float64, requires_grad=True) for n, p in mine.items()}

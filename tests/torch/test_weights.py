@@ -1,4 +1,4 @@
-"""PyTorch and vpps share weights, whichever changes them, and only changed ones are packed again."""
+"""PyTorch and vpps share weights: either may change them, and only changed weights are repacked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def chain() -> Chain:
 
 
 def value(chain: Chain, handle: Any) -> Any:
-    """Return the last state, by a handle or a module."""
+    """Return the last state, computed by a handle or a module."""
     graph = vpps.Graph()
     state = chain.states(graph, graph.rows(np.ones((2, INPUT))), WORDS)[-1]
     if isinstance(handle, vpps.Handle):
@@ -36,13 +36,13 @@ def value(chain: Chain, handle: Any) -> Any:
 
 
 def expected(chain: Chain, net: Any) -> Any:
-    """Return the last state by PyTorch with its weights."""
+    """Return the last state, computed by PyTorch with its weights."""
     return chain.in_torch(net, torch.ones(2, INPUT), WORDS)[-1].detach()
 
 
 @pytest.fixture
 def packed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return names of parameters, as they are packed."""
+    """Return a list of parameter names to which each packing appends."""
     names: list[str] = []
     store = Distribution.store_weights
 
@@ -82,7 +82,7 @@ CHANGES: dict[str, Callable[[Any, Any], object]] = {
 def test_changes_by_pytorch_are_seen_by_all(
     chain: Chain, net: Any, packed: list[str], change: str, tmp_path: Any
 ) -> None:
-    """Changes reach this module, a handle beside it and a checkpoint."""
+    """Changes reach this module, another handle and a checkpoint."""
     with vpps.Handle(chain.model, train=False, target="cpu", vps=1) as beside:
         before = value(chain, net)
         assert sorted(packed) == sorted(p.name for p in chain.model)
@@ -110,7 +110,7 @@ def test_changes_by_vpps(chain: Chain, net: Any, packed: list[str]) -> None:
 
 
 def test_optimizers_may_write_through_data(chain: Chain, net: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Optimizers and exchanges between ranks write this way. Here the written element is not among the sampled ones."""
+    """Optimizers and exchanges between ranks write this way. Here the written element is not among those sampled."""
     monkeypatch.setattr("vpps.torch.weights.SAMPLE", 1)
     own = type("Own", (torch.optim.Optimizer,), {"step": lambda self: net.chain.W.data[1].fill_(9)})
     before = chain.loss_by_module(net, torch.ones(1, INPUT), False)
@@ -175,7 +175,7 @@ class TestNewestWeights:
 
     @pytest.mark.parametrize("read", [False, True])
     def test_changes_on_both_sides(self, chain: Chain, net: Any, read: bool) -> None:
-        """Changes are refused unless PyTorch has read vpps's changes."""
+        """PyTorch's changes are refused unless it has read vpps's changes."""
         W, b = net.chain.W, net.chain.b
         chain.loss_by_module(net, torch.ones(2, INPUT)).backward()
         with torch.no_grad():

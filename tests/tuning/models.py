@@ -1,4 +1,4 @@
-"""A small recurrent model, batches of it, and a workload of both."""
+"""A small recurrent model, its batches, and a workload made of both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ H = 64
 
 
 class Chain:
-    """A recurrence over `length` steps, for every example."""
+    """A recurrence over `length` steps for every example."""
 
     def __init__(self, name: str = "W", seed: int = 3) -> None:
         self.model = vpps.Model(seed=seed)

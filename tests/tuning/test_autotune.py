@@ -1,4 +1,4 @@
-"""Tuning while training: its turns, with a clock of their own; training is unaffected."""
+"""Tuning while training: its turns, with a simulated clock; training is not affected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOUR = [Candidate(), Candidate(vps=1), Candidate(vps=2), Candidate(vps=3)]
 
 
 class Machine:
-    """Trains batches, each in its candidate's time."""
+    """Trains batches, each taking its candidate's time."""
 
     def __init__(self, seconds: Callable[[Candidate], float], candidates: list[Candidate] = FOUR) -> None:
         self.seconds = seconds
@@ -86,17 +86,17 @@ class TestTurns:
 class TrainingResult(NamedTuple):
     losses: list[float]
     model: vpps.Model
-    tuning: list[str]  # of each step
+    tuning: list[str]  # for each step
     explained: str
 
 
 def train(target: str = "cpu", batches: int = 24, **options: Any) -> TrainingResult:
-    """Train with evaluations in between; some steps accumulate. Returns losses."""
+    """Train with evaluations in between; some steps accumulate. Returns the losses."""
     net = new()
     losses, tuning = [], []
     with vpps.Handle(net.model, vpps.Adam(lr=0.01), target=target, ema=0.9, clip_norm=1.0, **options) as handle:
         for k in range(batches):
-            # On simt every candidate would need another kernel; tests/engine/test_engine.py does it there.
+            # On simt every candidate would need its own kernel; tests/engine/test_engine.py covers simt.
             handle.fb(*net.batch(k), accumulate=k % 4 == 1 and target == "cpu")
             losses.append(handle.sync_get_latest_loss())
             tuning.append(handle.tuning)
@@ -125,7 +125,7 @@ TryOut = Callable[..., None]
 
 @pytest.fixture
 def try_out(monkeypatch: pytest.MonkeyPatch) -> TryOut:
-    """Set the candidates besides the default. Turns are short."""
+    """Set the candidates besides the default, with short turns."""
     monkeypatch.setattr(autotune, "UNTIMED", 1)
     monkeypatch.setattr(autotune, "TIMED", 2)
     monkeypatch.setenv("VPPS_VERIFY", "0")  # other tests verify these scripts
@@ -186,7 +186,7 @@ class TestTraining:
             assert (handle.vps != 3, handle.tuning, net.model.step) == (True, "", 28)
 
     def test_goes_on_after_ctrl_c(self, try_out: TryOut, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Ctrl-C comes at every change of configuration."""
+        """Ctrl-C comes at every configuration change."""
         try_out(Candidate(vps=1), Candidate(vps=3))
         net, plain = new(), new()
         with vpps.Handle(net.model, target="cpu", autotune=True) as handle, vpps.Handle(plain.model, vps=2) as other:

@@ -32,7 +32,7 @@ def described(found: list[Candidate]) -> list[str]:
 
 class TestList:
     def test_on_cpu_is_of_virtual_processors_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Results are the same to the bit: no policy, as another one sums gradients in another order."""
+        """Results are bit-identical: no candidate changes the policy, which would change the order of gradient sums."""
         monkeypatch.setattr("vpps.tuning.candidates.usable_cores", lambda: 4)
         assert described(candidates_for(engine(None, 3))) == ["default", "vps 1", "vps 2", "vps 4"]
         assert described(candidates_for(engine(None, 3), {"vps", "policy"})) == ["default"]
@@ -50,7 +50,7 @@ class TestList:
         assert counts(cores) == expected
 
     def test_on_a_gpu_is_of_groups_and_rows_per_warp(self) -> None:
-        """Registers of a thread for slots, 256 - 64, over floats of a lane of the widest row."""
+        """A thread's registers for slots, 256 - 64, divided by the floats per lane in the widest row."""
         rows = [f"rpw {n}" for n in range(1, 13)]
         assert described(candidates_for(engine())) == ["default", "groups 2", "groups 4", *rows]
         assert described(candidates_for(engine(vps=66))) == ["default", "groups 2", *rows], "of equal size"

@@ -27,7 +27,7 @@ CHOICE = Choice(Candidate(vps=1), 1.5, "vpps-profile")
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a path without a file or folder."""
+    """Return a path at which there is no file or folder."""
     found = tmp_path / "some/choices.json"
     monkeypatch.setenv("VPPS_TUNING", str(found))
     return found

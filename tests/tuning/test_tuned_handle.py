@@ -1,4 +1,4 @@
-"""Handles and the file of choices: stored choices are used, and never an obstacle."""
+"""Handles and the file of choices: stored choices are used, and never cause failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Store = Callable[..., None]
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """Store a candidate for handles of a chain."""
+    """Store a candidate for handles on the chain model."""
     with vpps.Handle(Chain().model, target="cpu") as handle:
         machine = handle._engine.machine
     monkeypatch.setenv("VPPS_TUNING", str(tmp_path / "choices.json"))

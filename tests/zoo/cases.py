@@ -1,4 +1,4 @@
-"""Every task of `vpps-train`, small, for the tests of this folder. Variants are cases of their own."""
+"""Every `vpps-train` task, at a small size, for the tests in this folder. Variants are separate cases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Case:
     Attributes:
         task: name of the task.
         settings: sizes that no block of units divides, so that edges are tested.
-        data: the folder of its real data in shared/data, or None.
+        data: the folder with its real data in shared/data, or None.
     """
 
     task: str
@@ -31,7 +31,7 @@ class Case:
     data: str | None = None
 
     def make(self, data: Path | None = None, limit: int | None = 40, seed: int = 3, **settings: Any) -> Task[Any]:
-        """Return the task on real data, or on synthetic data without it."""
+        """Return the task on real data, or on synthetic data if there is none."""
         kind = TASKS[self.task]
         return kind(kind.settings_type(data=data, limit=limit, seed=seed, **self.settings | settings))
 

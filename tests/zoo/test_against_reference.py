@@ -11,7 +11,7 @@ from tests.zoo.cases import CASES, Case, every_case
 from vpps.reference import Reference, weights_of
 from vpps.zoo.tasks import TASKS
 
-# Networks of all kinds, each with a kernel of its own. The others are similar, or in tests/simt/test_slots.py.
+# Networks of all kinds, each with its own kernel. Other networks are similar, or in tests/simt/test_slots.py.
 ON_CHIP = [
     CASES[name]
     for name in (

@@ -26,7 +26,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 
 
 def assert_agrees_with_torch(task: Task, target: str, batch_sizes: tuple[int, ...], seed: int = 1) -> None:
-    """Random batches, both schedules, both forms of the PyTorch program: batched by hand, and vertex by vertex."""
+    """Random batches, both schedules, both forms of the PyTorch program: batched manually, and vertex by vertex."""
     if str(BENCH) not in sys.path:
         sys.path.insert(0, str(BENCH))
     from peers.torch_zoo import PROGRAMS
@@ -65,7 +65,7 @@ def test_cpu(case: Case, real_data: Callable[[str], Path], monkeypatch: pytest.M
 @pytest.mark.simt
 @every_case
 def test_simt(case: Case, real_data: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights in memory. test_against_reference.py looks for races, verifies scripts and keeps weights on the chip."""
+    """Weights are in memory. test_against_reference.py finds races, verifies scripts and puts weights on the chip."""
     monkeypatch.setenv("VPPS_SIMT_RACES", "0")
     monkeypatch.setenv("VPPS_VERIFY", "0")
     emulate_with_one(monkeypatch)

@@ -20,7 +20,7 @@ from vpps.zoo.task import in_turns
 
 @dataclass
 class Rank:
-    """A world's rank in a thread of its own."""
+    """A world's rank in a separate thread."""
 
     rank: int
     size: int
@@ -36,7 +36,7 @@ class Rank:
 
 
 def on_all_ranks(size: int, compute: Callable[[Any], Any]) -> list[Any]:
-    """Return each rank's result on its world."""
+    """Return each rank's result in its world."""
     given, all_here = [b""] * size, Barrier(size)
     with ThreadPoolExecutor(size) as threads:
         return list(threads.map(compute, [Rank(rank, size, given, all_here) for rank in range(size)]))

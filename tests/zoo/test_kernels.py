@@ -1,4 +1,4 @@
-"""The CUDA kernel of every network, at the users' size: it compiles, and its weights stay in registers."""
+"""The CUDA kernel of every network, at the users' size: it compiles, and its weights are kept in registers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import vpps
 from tests.nvrtc import COMPILE_ALL, needs_nvrtc
 from tests.zoo.cases import CASES, Case
 
-# Those with the most weights in registers and the most tails. All instructions: tests/kernel/test_nvrtc_versions.py.
+# The networks with most weights in registers and most tails. All instructions: tests/kernel/test_nvrtc_versions.py.
 SELECTION = ("tree-lstm-2type", "bilstm-char-tagger")
 COMPILED = CASES if COMPILE_ALL else SELECTION
 

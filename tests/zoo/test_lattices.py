@@ -1,4 +1,4 @@
-"""Lattice networks: their equations again in NumPy, and the units of their scores."""
+"""Lattice networks: their equations in NumPy, and their scores' units."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Weights = Mapping[str, NDArray[np.float64]]
 
 
 def lattice() -> GraphBatch:
-    """Return four characters; word 0 is the first two of them, word 1 the last three, word 2 the last two."""
+    """Return four characters; word 0 is the first two, word 1 the last three, word 2 the last two."""
     children: list[list[int]] = [[-1], [-1], [0, 1], [2], [0], [2], [3, 4, 5]]
     kind = [0, 1, 0, 0, 1, 1, 0]
     symbols: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Taggers and language models: their special features, and the units of their scores.
+"""Taggers and language models: their special features, and their scores' units.
 
 Gradients: `test_against_reference.py`.
 """
@@ -100,8 +100,8 @@ class TestPerplexity:
 @pytest.mark.cpu
 @pytest.mark.parametrize("name", ["fixed-lstm", "var-lstm"])
 def test_learns_agreement(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Perplexity falls below that of the best model of word pairs, which ignores subjects."""
-    monkeypatch.setenv("VPPS_VERIFY", "0")  # other tests verify scripts of these cells
+    """Perplexity falls below that of the best word-pair model, which ignores subjects."""
+    monkeypatch.setenv("VPPS_VERIFY", "0")  # other tests verify these cells' scripts
     task = CASES[name].make(limit=None, hidden=64, embedding=32)
     pairs = np.full((task.n_words, task.n_words), 1e-3)
     np.add.at(pairs, (task.train[:]["word"], task.train[:]["next"]), 1)

@@ -1,4 +1,4 @@
-"""Entities in tags, and the scores of taggers."""
+"""Entities in tags, and taggers' scores."""
 
 from __future__ import annotations
 

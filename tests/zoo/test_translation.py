@@ -21,7 +21,7 @@ attention = pytest.mark.parametrize("attention", [False, True], ids=["plain", "a
 
 
 def copies(n: int, seed: int) -> list[tuple[list[str], list[str]]]:
-    """Return sentences of 1 to 5 letters, and the same backwards in capitals."""
+    """Return sentences of 1 to 5 letters, and the same sentences backwards in capitals."""
     rng = np.random.default_rng(seed)
     sentences = [["abcdef"[k] for k in rng.integers(0, 6, rng.integers(1, 6))] for _ in range(n)]
     return [(words, [word.upper() for word in reversed(words)]) for words in sentences]
@@ -44,7 +44,7 @@ def network_for(source: GraphSet, target: GraphSet, size: int, attention: bool) 
 @pytest.mark.cpu
 @attention
 def test_learns_to_reverse_and_decodes_it(attention: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VPPS_VERIFY", "0")  # other tests verify scripts of these cells
+    monkeypatch.setenv("VPPS_VERIFY", "0")  # other tests verify these cells' scripts
     source, target = sets_of(copies(1200, seed=1))
     model, network = network_for(source, target, 48, attention)
     pairs = chain_pairs(source, target)
@@ -65,7 +65,7 @@ def test_learns_to_reverse_and_decodes_it(attention: bool, monkeypatch: pytest.M
 @pytest.mark.cpu
 @attention
 def test_greedy_decoding_takes_the_best_word_after_its_own(attention: bool) -> None:
-    """Each word is the best one of a decoder that is given the words found before: those of teacher forcing."""
+    """Each word is the best one from a decoder that receives the words found before, as in teacher forcing."""
     source, target = sets_of(copies(12, seed=3))
     model, network = network_for(source, target, 10, attention)
     with vpps.Handle(model) as handle:

@@ -1,4 +1,4 @@
-"""Networks over trees, and over sentences without trees: their equations again in NumPy, and refusals.
+"""Networks over trees, and over sentences without trees: their equations in NumPy, and refusals.
 
 Gradients: `test_against_reference.py`.
 """

@@ -2,7 +2,7 @@
 
     PYTHONPATH=. python bench/peers/dynet_zoo/check.py [--tasks NAME,...] [--hidden 24] [--set root_only=1 ...]
 
-Prints a line per task and form (strategy, whole matrices or parts). Exits with status 1 if one differs.
+Prints a line per task and form (strategy, whole matrices or parts). Exits with status 1 if any differs.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from vpps.zoo.tasks import TASKS
 TOLERANCE = 1e-4
 UPDATES = 3
 LEARNING_RATE = 0.02
-HELD_OUT = 5  # number of examples with compared outputs
+HELD_OUT = 5  # number of examples whose outputs are compared
 
 
 def make_task(name: str, data: Path | None, settings: dict[str, Any]) -> Any:
-    """Return a task with those of the settings that it has."""
+    """Return a task, with the settings that apply to it."""
     kind = TASKS[name].settings_type
     known = {key: value for key, value in settings.items() if key in kind.__dataclass_fields__}
     return TASKS[name](kind(data=data, limit=40, seed=3, **known))

@@ -101,7 +101,7 @@ class LatticeGru(LatticeProgram):
                 hs[v] = self.cell(self.words[batch["word"][v]], h)
                 continue
             own = self.cell(self.characters[batch["character"][v]], h)
-            if words:  # a character's state alone has all the weight
+            if words:  # without words, the character's state has all the weight
                 states = [own, *(hs[w] for w in words)]
                 weights = [d.logistic(d.dot_product(self.gate_u, h) + self.gate_b) for h in states]
                 mixed = d.esum([h * weight for h, weight in zip(states, weights, strict=True)])

@@ -1,15 +1,15 @@
 """Shared parts of all DyNet programs: equal weights, fast forms of products, a step that benches can time.
 
-A program writes expressions for one vertex at a time; DyNet batches the operations of a mini-batch by itself. These
+A program writes expressions for one vertex at a time; DyNet batches a mini-batch's operations automatically. These
 choices make it fast (see also `peers/dynet_treelstm.py`):
 
 - Matrices that vpps stacks by gate or by child are split for mini-batches of more than two graphs: DyNet then needs no
-  copies to cut and concatenate vectors. Below that, one product with the whole matrix is faster. `Gates` has both.
+  copies to split and concatenate vectors. For fewer, one product with the whole matrix is faster. `Gates` has both.
 - The bias of `affine_transform` is a parameter. DyNet batches it only if bias and matrices are the same nodes, so an
-  affine_transform with a vertex's own vector as its bias is computed alone (`U * h + a` is not).
-- Ops common to all units (classifiers, losses) are computed once, over `concatenate_to_batch` of all of them.
+  affine_transform whose bias is a vertex's own vector is not batched (`U * h + a` is not).
+- Ops common to all units (classifiers, losses) are computed once, on the `concatenate_to_batch` of all units.
 - Gradients of embeddings are sparse (the default), none are clipped (not the default).
-- Memory pools fit the largest mini-batch from the start.
+- Memory pools are sized for the largest mini-batch from the start.
 
 DyNet computes on one thread. Nothing here needs vpps except the copied task.
 """
@@ -37,7 +37,7 @@ WHOLE_UP_TO = 2  # most graphs per mini-batch
 
 
 def start(pools: Pools = POOLS) -> Any:
-    """Start DyNet with automatic batching; the pools of the first call hold for the process."""
+    """Start DyNet with automatic batching; the pools set by the first call apply to the whole process."""
     return import_dynet(pools, autobatch=STRATEGIES["agenda"])
 
 
@@ -59,7 +59,7 @@ class Graphs:
         kind: kind per vertex.
         columns: by name, per vertex or per graph.
         roots: vertices without parents.
-        offsets: graph k has the vertices from offsets[k] to offsets[k + 1].
+        offsets: graph k consists of the vertices from offsets[k] to offsets[k + 1].
     """
 
     size: int
@@ -96,7 +96,7 @@ class DynetProgram(ABC):
 
     Attributes:
         dynet: the module.
-        weights: copies of the task's, by name.
+        weights: copies of the task's weights, by name.
         model: DyNet's collection; a program's `__init__` adds parameters to it.
         whole: True if whole matrices are faster.
     """
@@ -127,11 +127,11 @@ class DynetProgram(ABC):
 
     @abstractmethod
     def declare(self) -> None:
-        """Take the parameters that the program uses: `lookup`, `parameter`, `blocks`, `Gates`."""
+        """Declare the parameters that the program uses: `lookup`, `parameter`, `blocks`, `Gates`."""
 
     @abstractmethod
     def loss(self, batch: Any) -> Any:
-        """Return the result of `task.loss`, from a prepared batch: an expression, summed over units."""
+        """Return the result of `task.loss` for a prepared batch: an expression, summed over units."""
 
     @abstractmethod
     def outputs(self, batch: Any) -> Any:
@@ -145,7 +145,7 @@ class DynetProgram(ABC):
         return Graphs.of(batch, self.columns)
 
     def train_with(self, optimizer: str, lr: float) -> None:
-        """Choose the update rule: "sgd" or "adam". Rows of tables that a batch does not use stay as they are."""
+        """Choose the update rule: "sgd" or "adam". Table rows that a batch does not use are not updated."""
         rule = self.dynet.SimpleSGDTrainer if optimizer == "sgd" else self.dynet.AdamTrainer
         self.trainer = rule(self.model, lr)
         self.trainer.set_clip_threshold(0)
@@ -163,7 +163,7 @@ class DynetProgram(ABC):
         return self._loss
 
     def infer(self, batch: Any) -> NDArray[np.float32]:
-        """Return outputs of a prepared mini-batch, (units, width)."""
+        """Return the outputs of a prepared mini-batch, (units, width)."""
         self.renew()
         values: NDArray[np.float32] = self.outputs(batch).npvalue()  # the last axis is units
         return np.atleast_2d(values.T)
@@ -176,7 +176,7 @@ class DynetProgram(ABC):
     # Parameters.
 
     def derive(self, name: str, source: str, array: NDArray[np.float32]) -> None:
-        """Make part of a parameter a parameter of its own, which replaces the whole."""
+        """Make part of a parameter a separate parameter; together, the parts replace the whole."""
         self.weights[name], self._trainable[name] = array, self._trainable[source]
 
     def lookup(self, name: str) -> Any:
@@ -193,11 +193,11 @@ class DynetProgram(ABC):
         return self._part(name, self.weights[name])
 
     def rows(self, name: str, n: int) -> list[Any]:
-        """Return a matrix or vector in n parts of equally many rows, such as one per gate."""
+        """Return a matrix or vector, split into n parts with equally many rows, such as one per gate."""
         return [self._part(name, part) for part in np.split(self.weights[name], n)]
 
     def blocks(self, name: str, rows: int, columns: int) -> list[list[Any]]:
-        """Return a matrix in rows x columns parts of equal size."""
+        """Return a matrix, split into rows x columns parts of equal size."""
         return [
             [self._part(name, part) for part in np.split(row, columns, axis=1)]
             for row in np.split(self.weights[name], rows)
@@ -221,7 +221,7 @@ class DynetProgram(ABC):
         return self.dynet.affine_transform([b, W, x])
 
     def layer(self, name: str) -> tuple[Any, Any]:
-        """Return parameters (W, b) of the `vpps.nn.Linear` of that name."""
+        """Return the parameters (W, b) of the `vpps.nn.Linear` with that name."""
         return self.parameter(f"{name}/W"), self.parameter(f"{name}/b")
 
     def cross_entropy(self, logits: Any, labels: list[int]) -> Any:

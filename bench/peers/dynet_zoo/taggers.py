@@ -11,10 +11,10 @@ from peers.dynet_zoo.program import DynetProgram, Graphs
 
 
 class Lstm:
-    """The layer `vpps.nn.LSTM` of some name over chains.
+    """The layer `vpps.nn.LSTM` with some name, over chains.
 
-    W x stays inside the recurrence. Computing it for all inputs at once would add vertices and copies. They cost DyNet
-    more than the larger product saves: a half to a third of the speed, and less the larger the batch.
+    W x is computed inside the recurrence. Computing it for all inputs at once would add vertices and copies. They cost
+    DyNet more than the larger product saves: a half to a third of the speed, and less for larger batches.
     """
 
     def __init__(self, program: DynetProgram, name: str) -> None:
@@ -46,7 +46,7 @@ class Lstm:
 
 
 class BiLstm:
-    """The layer `vpps.nn.BiLSTM` of some name."""
+    """The layer `vpps.nn.BiLSTM` with some name."""
 
     def __init__(self, program: DynetProgram, name: str) -> None:
         self.forward, self.backward = Lstm(program, f"{name}/forward"), Lstm(program, f"{name}/backward")
@@ -90,7 +90,7 @@ class Spelled:
     """A `vpps.data.SpelledBatch` as Python lists.
 
     Attributes:
-        spellings: the characters of each distinct rare word.
+        spellings: each distinct rare word's characters.
         spelling: index into `spellings` per word; None for words of the vocabulary.
     """
 

@@ -34,7 +34,7 @@ class EncoderDecoder(DynetProgram):
         return self.dynet.pickneglogsoftmax_batch(logits, following)
 
     def _attended(self, states: list[Any], memory: list[Any]) -> list[Any]:
-        """Return h~ of all words of a sentence; all words share the products with its memory."""
+        """Return h~ of all words in a sentence; they share the products with the sentence's memory."""
         dynet = self.dynet
         keys, queries = dynet.concatenate_cols(memory), dynet.concatenate_cols(states)
         weights = dynet.softmax(dynet.transpose(keys) * queries)  # softmax of each column

@@ -27,10 +27,10 @@ class TreeProgram(DynetProgram):
 
     @abstractmethod
     def inner(self, kind: int, children: list[State]) -> State:
-        """Return a node's state from its children's states; there may be fewer children than the arity."""
+        """Return a node's state from its children's states; there can be fewer children than the arity."""
 
     def logits(self, h: Any) -> Any:
-        """Return the logits of h of nodes."""
+        """Return the nodes' logits, from their h."""
         return self.linear(self.output, h)
 
     def states(self, batch: Graphs) -> list[Any]:
@@ -83,7 +83,7 @@ class TreeLstm(TreeProgram):
         return self.dynet.cmult(self.dynet.logistic(i), self.dynet.tanh(u))
 
     def memorised(self, o: Any, terms: list[Any]) -> State:
-        """Return (h, c) from the terms of c."""
+        """Return (h, c) from the terms whose sum is c."""
         c = terms[0] if len(terms) == 1 else self.dynet.esum(terms)
         return self.dynet.cmult(self.dynet.logistic(o), self.dynet.tanh(c)), c
 

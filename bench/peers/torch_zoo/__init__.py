@@ -1,4 +1,4 @@
-"""PyTorch programs of the networks of vpps.zoo, by the name of the task; on equal weights they compute equal losses."""
+"""PyTorch programs for vpps.zoo's networks, by task name; with equal weights they compute equal losses."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""`vpps.nn.BiLSTM` in PyTorch: a level at a time for all chains of a batch and both directions, with a backward by
-hand; or the kernels of `nn.LSTM`, if they are faster.
+"""`vpps.nn.BiLSTM` in PyTorch: a level at a time for all chains of a batch and both directions, with a hand-written
+backward; or `nn.LSTM`'s kernels, if they are faster.
 
 On one core `nn.LSTM` on packed sequences was the fastest of four programs in training with one sentence and in
-inference with up to four: it does little in Python, but in backward adds to the gradients of its weights at every step.
-In all other cases this program was the fastest, followed by `nn.LSTM` on padded sequences and levels with autograd.
+inference with up to four: it does little work in Python, but its backward adds to its weights' gradients at every step.
+In all other cases this program was the fastest, followed by `nn.LSTM` on padded sequences, then levels with autograd.
 Gates are in PyTorch's order, i f u o.
 """
 
@@ -25,7 +25,7 @@ class PackedChains:
         sizes: vertices per level; the same in both directions.
         vertices: (2, n) numbers in the batch, in the order of computation.
         places: (2, n) row of every vertex in that order.
-        before: (n - sizes[0],) row of the vertex before, for all but the first level.
+        before: (n - sizes[0],) row of the preceding vertex, for all but the first level.
     """
 
     def __init__(self, chains: Any) -> None:
@@ -80,7 +80,7 @@ class Recurrence(torch.autograd.Function):
         gates, h, c, squashed, U = ctx.kept
         chains, H = ctx.chains, U.shape[2]
         i, f, u, o = gates.split(H, 2)
-        # Factors outside the recurrence, for all words at once: each gate's effect on c, the last one's on h.
+        # Factors outside the recurrence, for all words at once: each gate's effect on c, the last gate's effect on h.
         slopes = torch.empty_like(gates).view(*gates.shape[:2], 4, H)
         torch.mul(u, i * (1 - i), out=slopes[:, :, 0])
         slopes[:, : chains.sizes[0], 1] = 0
@@ -91,7 +91,7 @@ class Recurrence(torch.autograd.Function):
         torch.mul(squashed, o * (1 - o), out=slopes[:, :, 3])
         c_of_h = o * (1 - squashed * squashed)
         dh, dc = grads[0].clone(), torch.empty_like(c)
-        d_gates = slopes  # each is multiplied in place
+        d_gates = slopes  # each slope is multiplied in place
         end, carried = h.shape[1], None
         for level in range(len(chains.sizes) - 1, -1, -1):
             size = chains.sizes[level]
@@ -127,7 +127,7 @@ def both_directions(x: Tensor, W: Tensor, U: Tensor, b: Tensor, chains: PackedCh
 
 
 def torch_lstm(x: Tensor, W: Tensor, U: Tensor, b: Tensor, chains: PackedChains) -> Tensor:
-    """Return the states by the kernels of `nn.LSTM`; both directions are in the order of the first one."""
+    """Return the states by the kernels of `nn.LSTM`; both directions are in the order of the first direction."""
     begin = x.new_zeros(2, chains.sizes[0], U.shape[2])
     no_bias = b.new_zeros(b.shape[1])
     weights = [w for pair in zip(W.unbind(), U.unbind(), b.unbind(), strict=True) for w in (*pair, no_bias)]
@@ -139,7 +139,7 @@ def torch_lstm(x: Tensor, W: Tensor, U: Tensor, b: Tensor, chains: PackedChains)
 
 
 def vertex_by_vertex(x: Tensor, W: Tensor, U: Tensor, b: Tensor, offsets: list[int]) -> Tensor:
-    """Return the states, (2, n, H), of both directions, computed one at a time; in the batch's order.
+    """Return the states, (2, n, H), of both directions, in the batch's order, computed one at a time.
 
     Args:
         x: (n, input), in the batch's order.

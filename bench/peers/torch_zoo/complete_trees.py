@@ -1,4 +1,4 @@
-"""Tree-FC in PyTorch: in complete trees of one size the children of a level are, two by two, the rows below."""
+"""Tree-FC in PyTorch: in complete trees of one size a level's children are, two by two, the rows below."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TreeFc(TorchProgram):
         return self.linear("output", h)
 
     def composed(self, pairs: Tensor) -> Tensor:
-        """Return states from the concatenated states of two children."""
+        """Return the states, from two children's concatenated states."""
         return self.linear("composition", pairs).tanh()
 
     def one_by_one(self, words: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ class LatticeProgram(TorchProgram):
 
     @abstractmethod
     def inputs(self, kind: int, vectors: Tensor) -> Tensor:
-        """Return the part of a kind that depends only on embeddings."""
+        """Return the part of a kind's computation that depends only on embeddings."""
 
     def states(self, batch: Any) -> Tensor:
         """Return the states of all characters in order, (n, width)."""
@@ -55,7 +55,7 @@ class LatticeProgram(TorchProgram):
         return memory.read(schedule.position[characters])
 
     def _inputs(self, kind: int, numbers: Tensor, schedule: Schedule) -> Iterator[Tensor]:
-        """Yield `inputs` of every group of a kind, in order."""
+        """Yield `inputs` for every group of a kind, in order."""
         table = "words" if kind == WORD else "characters"
         groups = [group.vertices for group in schedule.groups if group.kind == kind]
         if self.per_node:
@@ -89,7 +89,7 @@ class LatticeLstm(LatticeProgram):
         self.width = 2 * self.settings.hidden
 
     def stacked(self, *names: str) -> Tensor:
-        """Return stacked parameters; made once a step."""
+        """Return the stacked parameters; called once per step."""
         return torch.cat([self.weights[name] for name in names])
 
     def states(self, batch: Any) -> Tensor:

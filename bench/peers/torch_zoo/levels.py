@@ -1,9 +1,9 @@
 """Batching by level in PyTorch: computes all vertices of one level and kind together, across graphs.
 
-The states of all vertices are rows of one memory per state, ordered by level and kind. So the results of a level go to
-consecutive rows, once. Autograd would give every read of that memory a gradient of the whole memory's size. Here reads
-add their gradients into one memory of gradients, and writes take theirs from it. An engineer writes this program after
-profiling the obvious one.
+The states of all vertices are rows of one memory per state, ordered by level and kind. So a level's results are written
+to consecutive rows, once. Autograd would give every read of that memory a gradient of the whole memory's size. Here
+reads add their gradients to one memory for gradients, and writes read theirs from it. An engineer writes this program
+after profiling the obvious one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Group(NamedTuple):
         vertices: numbers in the batch, as an int64 tensor: rows of input columns.
         children: (n, arity) positions in the memory, or for lists (edges,) all positions, concatenated. Row 0 of the
             memory is zeros, for missing children.
-        owner: for lists, (edges,) the vertex of each, from 0 to n - 1; None for tables.
+        owner: for lists, (edges,) the vertex of each edge, from 0 to n - 1; None for tables.
     """
 
     kind: int
@@ -35,16 +35,16 @@ class Group(NamedTuple):
 
 
 class Schedule:
-    """A mini-batch by level and kind. Making one is part of every step, as for any program whose graphs differ.
+    """A mini-batch by level and kind. Making it is part of every step, as in any program whose graphs differ.
 
     Attributes:
         groups: groups in order.
         position: (n,) row of every vertex in the memory.
-        rows: number of rows of the memory: 1 + n.
+        rows: number of rows in the memory: 1 + n.
     """
 
     def __init__(self, batch: Any, per_node: bool = False) -> None:
-        """Take a `vpps.data.GraphBatch`. per_node: make every vertex a group of its own."""
+        """Take a `vpps.data.GraphBatch`. per_node: put every vertex into a separate group."""
         levels = batch.levels
         kind = batch.kind
         n = len(levels)
@@ -94,7 +94,7 @@ class Memory:
         self.value = like.new_zeros(rows, width)
         self.grad: Tensor | None = None
         self.end = 1
-        # Orders backward: a read depends on all earlier writes through this token, and they depend on it in backward.
+        # Orders backward: a read depends on all earlier writes through this token, and in backward they depend on it.
         self.token = like.new_zeros((), requires_grad=torch.is_grad_enabled())
 
     def write(self, rows: Tensor) -> None:
@@ -102,12 +102,12 @@ class Memory:
         self.token = _Write.apply(rows, self.token, self)  # type: ignore[no-untyped-call]
 
     def read(self, positions: Tensor) -> Tensor:
-        """Return rows by position, (*positions.shape, width)."""
+        """Return the rows at these positions, (*positions.shape, width)."""
         read, self.token = _Read.apply(self.token, positions, self)  # type: ignore[no-untyped-call]
         return read  # type: ignore[no-any-return]
 
     def gradient(self) -> Tensor:
-        """Return the memory of gradients; zeros at first."""
+        """Return the memory for gradients, initially zeros."""
         if self.grad is None:
             self.grad = torch.zeros_like(self.value)
         return self.grad
@@ -164,12 +164,12 @@ def run(batch: Any, cells: Sequence[Cell], width: int, like: Tensor, per_node: b
 
 
 def sum_of_lists(values: Tensor, owner: Tensor, n: int) -> Tensor:
-    """Return the sum of each list, (n, width), from the elements of all (edges, width)."""
+    """Return each list's sum, (n, width), from all lists' elements, (edges, width)."""
     return values.new_zeros(n, values.shape[1]).index_add(0, owner, values)
 
 
 def softmax_of_lists(scores: Tensor, owner: Tensor, n: int) -> Tensor:
-    """Return the softmax within each list, from the scores of all, (edges,) or (edges, width)."""
+    """Return the softmax within each list, from all scores, (edges,) or (edges, width)."""
     index = owner if scores.dim() == 1 else owner[:, None].expand_as(scores)
     shape = (n, *scores.shape[1:])
     top = scores.new_full(shape, -torch.inf).scatter_reduce(0, index, scores.detach(), "amax")

@@ -1,4 +1,4 @@
-"""LSTM layers in PyTorch by its own `nn.LSTM`, over whole sequences, padded or packed: the faster of the two."""
+"""LSTM layers in PyTorch's own `nn.LSTM`, over whole sequences, padded or packed, whichever is faster."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ thirds of the time; at 1.7, a tenth more."""
 class LstmProgram(TorchProgram):
     """A network with layers of `vpps.nn.LSTM`, by name.
 
-    PyTorch stacks gates in another order, i f u o. Weights are stored in it, as in an engineer's program, and gradients
-    are returned in vpps's order. PyTorch's second bias is zero and not trained.
+    PyTorch stacks gates in another order, i f u o. Weights are stored in that order, as in an engineer's program;
+    gradients are returned in vpps's order. PyTorch's second bias is zero and not trained.
     """
 
     lstms: tuple[str, ...] = ("lstm",)
@@ -56,13 +56,13 @@ class LstmProgram(TorchProgram):
         """Run a layer over concatenated sequences.
 
         Args:
-            x: (n, input), of all of them.
+            x: (n, input), the inputs of all sequences.
             sizes: their lengths.
             begin: the states before the first words; zeros by default.
             end: True to return the states after the last words, which padding would spoil.
 
         Returns:
-            h of all, (n, hidden), in the same order; and the states, or None.
+            h of all inputs, (n, hidden), in the same order; and the states, or None.
         """
         if self.per_node:
             return self._word_by_word(name, x, sizes, begin)

@@ -17,7 +17,7 @@ from peers.children import joined, parted
 class SparseAdam(torch.optim.SparseAdam):
     """Adam by Kingma & Ba 2015: PyTorch's Adam adds eps to a second moment before its bias correction.
 
-    The two differ if gradients are tiny, such as those of words at the bottom of a high pyramid.
+    The two differ if gradients are tiny, for example for words at the bottom of a high pyramid.
     """
 
     def step(self, closure: Any = None) -> Any:
@@ -28,10 +28,10 @@ class SparseAdam(torch.optim.SparseAdam):
 
 
 class TorchProgram(ABC):
-    """A network of vpps.zoo in PyTorch, batched by hand; its parameters have the names of the vpps model.
+    """A network of vpps.zoo in PyTorch, batched manually; its parameters are named as in the vpps model.
 
     Attributes:
-        weights: by name; `vpps.Model`'s "words" is `self.weights["words"]`.
+        weights: weights by name; `vpps.Model`'s "words" is `self.weights["words"]`.
         per_node: compute one vertex at a time, without batching, as an engineer would begin.
     """
 
@@ -56,10 +56,10 @@ class TorchProgram(ABC):
 
     @abstractmethod
     def outputs(self, batch: Any) -> Tensor:
-        """Return the results of `task.outputs`: a row per unit."""
+        """Return the results of `task.outputs`, one row per unit."""
 
     def gradients(self, batch: Any) -> tuple[float, dict[str, NDArray[Any]]]:
-        """Return the loss and dense gradients by name."""
+        """Return the loss, and dense gradients by name."""
         for weight in self.weights.values():
             weight.grad = None
         loss = self.loss(batch)
@@ -71,10 +71,10 @@ class TorchProgram(ABC):
         return loss.item(), parted(found, [p.name for p in self.task.model])
 
     def train_with(self, optimizer: str, lr: float, clip_norm: float | None = None) -> None:
-        """Choose the update rule: "sgd" or "adam". Rows of tables that a batch does not use stay as they are.
+        """Choose the update rule: "sgd" or "adam". Table rows that a batch does not use are not updated.
 
         Args:
-            clip_norm: bound of the norm of all gradients together.
+            clip_norm: bound on the norm of all gradients together.
         """
         self.clip_norm = clip_norm
         dense = [w for name, w in self.weights.items() if name not in self.sparse and w.requires_grad]
@@ -102,7 +102,7 @@ class TorchProgram(ABC):
         """Clip like `torch.nn.utils.clip_grad_norm_`, but with sparse gradients, which that function rejects."""
         for name in self.sparse:
             if (grad := self.weights[name].grad) is not None:
-                self.weights[name].grad = grad.coalesce()  # otherwise rows that occur twice count as two
+                self.weights[name].grad = grad.coalesce()  # otherwise the norm counts repeated rows separately
         grads = [w.grad for w in self.weights.values() if w.grad is not None]
         values = [grad.values() if grad.is_sparse else grad for grad in grads]
         scale = bound / (torch.linalg.vector_norm(torch.stack(torch._foreach_norm(values))) + 1e-6)
@@ -115,11 +115,11 @@ class TorchProgram(ABC):
 
     @torch.inference_mode()
     def infer(self, batch: Any) -> Tensor:
-        """Return outputs without gradients."""
+        """Return the outputs, without gradients."""
         return self.outputs(batch)
 
     def lookup(self, table: str, rows: Tensor) -> Tensor:
-        """Return rows of an embedding table; their gradient is sparse."""
+        """Return rows of an embedding table; the gradient is sparse."""
         return torch.nn.functional.embedding(rows, self.weights[table], sparse=True)
 
     @staticmethod
@@ -128,5 +128,5 @@ class TorchProgram(ABC):
         return torch.from_numpy(array.astype(np.int64))
 
     def linear(self, name: str, x: Tensor) -> Tensor:
-        """Return the `vpps.nn.Linear` of that name, applied to x."""
+        """Return the result of the `vpps.nn.Linear` with that name for x."""
         return torch.nn.functional.linear(x, self.weights[f"{name}/W"], self.weights.get(f"{name}/b"))

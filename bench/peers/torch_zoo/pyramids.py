@@ -1,8 +1,8 @@
 """Pyramid networks, which compose neighbours repeatedly, in PyTorch: a level of all sentences at once.
 
-A level is ordered by position, and within a position by the sentences' length, the longest first. Then the right
-neighbours that the next level reads are the level without its first position. Sentences that end at a level are the
-last rows of its first position. Only the left neighbours must be gathered.
+A level is ordered by position, and within a position by sentence length, longest first. Then the right neighbours that
+the next level reads are the whole level except for its first position. Sentences that end at a level are the last rows
+of its first position. Only the left neighbours have to be gathered.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Order(NamedTuple):
 
     Attributes:
         rows: rows of the words in the batch.
-        alive: (longest + 1,) number of sentences longer than t words; 0 in the end.
+        alive: (longest + 1,) number of sentences longer than t words; finally 0.
         begins: (longest + 1,) offset of position t in the words.
-        left: words that have a right neighbour, by position.
-        place: (sentences,) rank of each by length.
+        left: words with a right neighbour, by position.
+        place: (sentences,) each sentence's rank by length.
     """
 
     rows: Tensor
@@ -41,7 +41,7 @@ class Order(NamedTuple):
 
     @classmethod
     def of(cls, offsets: NDArray[np.int64]) -> Order:
-        """Take the offsets of the pyramids' vertices: n (n + 1) / 2 each, the n words first."""
+        """Take the offsets of the pyramids' vertices: n (n + 1) / 2 each, beginning with the n words."""
         sizes = np.diff(offsets)
         lengths = ((np.sqrt(8 * sizes + 1) - 1) / 2).round().astype(np.int64)
         by_length = np.argsort(-lengths, kind="stable")
@@ -66,11 +66,11 @@ class PyramidProgram(TorchProgram):
 
     @abstractmethod
     def leaf(self, words: Tensor) -> State:
-        """Return states of words (n,)."""
+        """Return the states of words (n,)."""
 
     @abstractmethod
     def inner(self, left: State, right: State) -> State:
-        """Return states of pairs of neighbours."""
+        """Return the states of neighbouring pairs."""
 
     def loss(self, batch: Any) -> Tensor:
         return F.cross_entropy(self.outputs(batch), self.column(batch["label"]), reduction="sum")

@@ -49,11 +49,11 @@ class BiLstmTagger(TorchProgram):
         return loss, found
 
     def run(self, name: str, x: Tensor, chains: PackedChains) -> Tensor:
-        """Return states of a BiLSTM in its order of computation, (2, n, H), from inputs in that order."""
+        """Return a BiLSTM's states in its order of computation, (2, n, H), from inputs in that order."""
         return both_directions(x, *(self.weights[f"{name}/{part}"] for part in "WUb"), chains)
 
     def one_by_one(self, name: str, x: Tensor, offsets: NDArray[np.int64]) -> Tensor:
-        """Return states in the batch's order, from inputs in that order."""
+        """Return the states in the batch's order, from inputs in that order."""
         return vertex_by_vertex(x, *(self.weights[f"{name}/{part}"] for part in "WUb"), offsets.tolist())
 
     def inputs(self, batch: Any) -> Tensor:

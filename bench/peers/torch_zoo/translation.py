@@ -1,4 +1,4 @@
-"""Encoder and decoder in PyTorch: each LSTM runs over all of its words, the output layer over all target words."""
+"""Encoder and decoder in PyTorch: each LSTM runs over all of its words, and the output layer over all target words."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EncoderDecoder(LstmProgram):
     def states(self, batch: Any) -> Tensor:
         """Return the states that predict target words, (target words, hidden)."""
         kind, n = batch.kind, len(batch)
-        # Order along the chains: the set may store the source in reverse.
+        # Order along the chains: the set can store the source in reverse.
         order = np.lexsort((batch.levels, kind, batch.graph_of_vertex))
         of_source, of_target = order[kind[order] == 0], order[kind[order] == 1]
         lengths, target_lengths = (

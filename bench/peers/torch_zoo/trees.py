@@ -18,7 +18,7 @@ class TreeProgram(TorchProgram):
     """States of all nodes, and a linear classifier on them or on the roots'."""
 
     def logits(self, h: Tensor) -> Tensor:
-        """Return logits of states (n, hidden)."""
+        """Return the logits of states (n, hidden)."""
         return self.linear("output", h)
 
     @abstractmethod
@@ -144,7 +144,7 @@ class RvNN(TreeProgram):
 class MvRnn(TreeProgram):
     """PyTorch program of `vpps.zoo.MVRNNSentiment`.
 
-    A state is the vector and the transposed matrix: the transposes of both parts side by side are rows that W_M
+    A state is the vector and the transposed matrix: the two children's transposes, side by side, are rows that W_M
     multiplies in one product for the whole level.
     """
 

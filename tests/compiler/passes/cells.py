@@ -1,4 +1,4 @@
-"""Shared by tests of passes: traced cells as lists of operations, and equality of results with passes on and off."""
+"""Shared by tests of passes: cells traced to lists of operations, and equality of results with passes on and off."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def traced(function: Callable[..., object], *kinds: object) -> TracedCell:
 
 
 def operations(cell: TracedCell) -> list[str]:
-    """Return names of the operations that results depend on, in order."""
+    """Return the names of the operations that results depend on, in order."""
     live = live_nodes(cell.nodes, cell.outputs)
     return [n.op.name for n, used in zip(cell.nodes, live, strict=True) if used and n.op.form not in SOURCES]
 
 
 def lowered(handle: vpps.Handle, name: str) -> list[LoweredCell]:
-    """Return the latest plan's parts of a cell."""
+    """Return a cell's parts in the latest plan."""
     assert handle._engine.plan is not None
     return [b.cell.lowered for b in handle._engine.plan.blocks if b.cell.cell.name.endswith(name)]
 
@@ -48,12 +48,12 @@ def notes(handle: vpps.Handle, name: str) -> list[tuple[str, str]]:
 
 
 def assert_passes_agree(build: Build, several: Sequence[Passes], vps: int = 2, seed: int = 3) -> None:
-    """Assert that values are equal to the bit under different passes, in training and inference, under both schedules,
-    and that gradients are equal to rounding.
+    """Assert that values are bit-identical under different passes, in training and inference, under both schedules, and
+    that gradients are equal up to rounding.
 
     Args:
         build: makes parameters, graph, loss and values to compare; equal for equal seeds.
-        several: the passes; all are compared with the first.
+        several: the passes; each is compared with the first.
     """
     for schedule in SCHEDULES:
         expected, *others = (results(build, passes, schedule, vps, seed) for passes in several)
@@ -62,7 +62,7 @@ def assert_passes_agree(build: Build, several: Sequence[Passes], vps: int = 2, s
 
 
 def assert_node_passes_change_no_bit_forward(build: Build) -> None:
-    """Assert this for constant folding and common subexpressions, which are always on: the test removes them."""
+    """Compare results with and without constant folding and common subexpressions, which are otherwise always on."""
     for schedule in SCHEDULES:
         found = results(build, NONE, schedule)
         with mock.patch.object(nodes, "NODE_PASSES", ()):
@@ -70,7 +70,7 @@ def assert_node_passes_change_no_bit_forward(build: Build) -> None:
 
 
 def results(build: Build, passes: Passes, schedule: str, vps: int = 2, seed: int = 3) -> Results:
-    """Return loss, gradients and values of the built graph; values are also those of inference."""
+    """Return the built graph's loss, gradients and values; values are also compared with those from inference."""
     model = vpps.Model(seed=seed)
     graph, loss, values = build(model)
     with vpps.Handle(model, vps=vps, schedule=schedule, passes=passes) as handle:
@@ -82,7 +82,7 @@ def results(build: Build, passes: Passes, schedule: str, vps: int = 2, seed: int
 
 
 def assert_same(found: Results, expected: Results) -> None:
-    """Assert that loss and values are equal to the bit, gradients to rounding."""
+    """Assert that loss and values are bit-identical, and gradients equal up to rounding."""
     largest = max(float(np.linalg.norm(g)) for g in expected[1].values())
     assert np.float32(found[0]).tobytes() == np.float32(expected[0]).tobytes()
     for a, b in zip(found[2], expected[2], strict=True):

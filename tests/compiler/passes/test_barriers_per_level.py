@@ -63,7 +63,7 @@ def gru(levels: int) -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
 
 
 def sru(levels: int) -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
-    """A recurrence without products (Lei et al. 2018): everything else is eager."""
+    """A recurrence without products (Lei et al. 2018); all products are eager."""
     model = vpps.Model(seed=1)
     W = model.parameter("W", (2 * HIDDEN, 20))
 

@@ -31,7 +31,7 @@ def gates(model: vpps.Model, name: str, letters: str, columns: int = H) -> Weigh
 
 
 def counted(cells: list[TracedCell], model: vpps.Model) -> list[Counter[str]]:
-    """Count each cell's operations by name after horizontal fusion."""
+    """Count each cell's operations by name, after horizontal fusion."""
     stacks = find_stacks(cells, list(model), 32)
     return [Counter(operations(horizontal(cell, stacks)[0])) for cell in cells]
 
@@ -43,7 +43,7 @@ def stacked(cells: list[TracedCell], model: vpps.Model) -> list[str]:
 def lstm(
     model: vpps.Model, biases: Weights, w: str = "ifou", u: str = "ifou", sums: str = "ifou", name: str = ""
 ) -> Callable[..., Any]:
-    """An LSTM whose products of the input, products of the state, and sums are written in separate orders."""
+    """An LSTM whose input products, state products and sums are each written in a different order."""
     W, U = gates(model, f"{name}W", w, IN), gates(model, f"{name}U", u)
 
     def step(x: vpps.Expression, h: vpps.Expression, c: vpps.Expression) -> tuple[vpps.Expression, vpps.Expression]:
@@ -97,7 +97,7 @@ def test_gates_of_one_activation_lie_together():
 
 
 def test_a_sum_of_some_gates_is_one():
-    """A GRU gate by gate: two of the input's three products are added to products of the state."""
+    """A GRU gate by gate: two of the three input products are added to state products."""
     model = vpps.Model()
     W, U, V = gates(model, "W", "rnz", IN), gates(model, "U", "zr"), model.parameter("V", (H, H))
 
@@ -113,7 +113,7 @@ def test_a_sum_of_some_gates_is_one():
 
 
 def test_what_is_placed_stays_where_no_other_order_is_better():
-    """Another order would need another kernel if weights are on the chip."""
+    """A different order would need a different kernel if weights are on the chip."""
     model = vpps.Model()
     W = gates(model, "W", "ifo", IN)
     sigmoids = traced(lambda x: tuple(vpps.sigmoid(W[g] @ x) for g in "ifo"), (IN,))
@@ -138,7 +138,7 @@ def test_part_of_a_stacked_bias_is_read_where_it_is():
 
 @pytest.mark.parametrize("cut, parts", [(H, (4, 3, 1)), (H // 2, (4, 3, 2))])
 def test_a_slice_of_gates_is_dealt_like_them(cut: int, parts: tuple[int, int, int]):
-    """Slicing a gate further does not stop the others from being dealt as gates."""
+    """If a gate is sliced further, the others are still treated as gates."""
     W = vpps.Model().parameter("W", (4 * H, IN))
 
     def cell(x: vpps.Expression) -> tuple[vpps.Expression, vpps.Expression]:
@@ -158,7 +158,7 @@ def test_a_slice_of_gates_is_dealt_like_them(cut: int, parts: tuple[int, int, in
 
 
 def network(drawn: list[tuple[str, str, str]]) -> Build:
-    """Chains of several LSTMs in turn, with gates in the drawn orders; they share the biases."""
+    """Chains of several LSTMs in turn, with gates in random orders and shared biases."""
 
     def build(model: vpps.Model) -> tuple[vpps.Graph, vpps.Expression, list[vpps.Expression]]:
         rng = np.random.default_rng(0)
@@ -189,7 +189,7 @@ def test_gates_in_any_order_give_the_same_bits(drawn: list[tuple[str, str, str]]
 @pytest.mark.cpu
 @pytest.mark.parametrize("train", [True, False])
 def test_gates_in_any_order_run_as_in_one(train: bool):
-    """Instructions and barriers equal those of an LSTM whose gates are all written in one order."""
+    """Instructions and barriers equal those of an LSTM with all gates written in the same order."""
     plans = []
     for written in (("ifou", "ifou", "ifou"), ("iufo", "uofi", "foui")):
         model = vpps.Model(seed=1)

@@ -1,4 +1,4 @@
-"""Chains: a tail takes a product's result on the chip if possible. No bit changes; the verifier finds a wrong pair."""
+"""Chains: a tail reads a product's result on the chip if possible. No bit changes; the verifier finds wrong pairs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FUSED, UNFUSED = Passes(), Passes(fusion=False)
 
 
 class Gated:
-    """A layer of two gates. `kept`: the product itself is a result of the cell, too.
+    """A layer with two gates. `kept`: the product itself is also a result of the cell.
 
     With 40 units on four virtual processors a block owns 20 rows, so at most 64 vectors of results wait for a tail.
     """
@@ -46,7 +46,7 @@ class Gated:
         self.layer = layer
 
     def batch(self, n: int) -> tuple[vpps.Graph, E]:
-        """Return the layer of n vectors."""
+        """Return the layer for n vectors."""
         graph, rng = vpps.Graph(), np.random.default_rng(n)
         made = [graph.call(self.layer, graph.input(rng.normal(size=24))) for _ in range(n)]
         ys = [part for one in made for part in (one if isinstance(one, tuple) else (one,))]
@@ -60,7 +60,7 @@ def plan_of(handle: vpps.Handle) -> Plan:
 
 
 def chains(plan: Plan) -> list[tuple[Decoded, Decoded]]:
-    """Return forward's products with their chained tails, of the first virtual processor."""
+    """Return the first virtual processor's forward products with their chained tails."""
     found = list(instructions(plan.script, entry_points(plan.script)[0]))
     return [(a, b) for a, b in pairwise(found) if a.flags & Flag.CHAINED]
 
@@ -69,7 +69,7 @@ def chains(plan: Plan) -> list[tuple[Decoded, Decoded]]:
 def test_results_are_those_of_the_reference_and_of_unfused_instructions(
     n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cases: vectors of one tile, as many vectors as fit, and more."""
+    """Cases: one tile of vectors, as many vectors as fit, and more."""
     widen(monkeypatch, SimtMachine, know_gradients)  # as in test_fusion.py
     net = Gated()
     graph, loss = net.batch(n)

@@ -1,4 +1,4 @@
-"""Common subexpressions: equal expressions are computed once, and all others stay."""
+"""Common subexpressions: equal expressions are computed once, and all others are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constant folding: removes ops without effect, and only if no bit changes."""
+"""Constant folding removes ops without effect, and only if no bit changes."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ H = 20
 
 
 class Net:
-    """A recurrent cell with three results; graphs read any of them."""
+    """A recurrent cell with three results; graphs read some of them."""
 
     def __init__(self, model: vpps.Model) -> None:
         self.U, self.V, self.W = (model.parameter(name, (H, H)) for name in "UVW")
 
     @vpps.cell
     def step(self, x: vpps.Expression, h: vpps.Expression) -> tuple[vpps.Expression, vpps.Expression, vpps.Expression]:
-        """Return the next state, a prediction from it, and another one."""
+        """Return the next state, a prediction from it, and a second prediction."""
         h = vpps.tanh(self.U @ h + x)
         return h, vpps.tanh(self.V @ h), vpps.sigmoid(self.W @ h) * h
 
@@ -48,11 +48,11 @@ class Net:
 def multiplied(cell: LoweredCell) -> list[str]:
     """Return the matrices of a cell's products."""
     products = [cell.cell.nodes[i.node].parameter for i in cell.forward if i.name == "matvec"]
-    return ["U" if p is None else p.name for p in products]  # U's product includes the sum with x
+    return ["U" if p is None else p.name for p in products]  # U's product includes the addition of x
 
 
 def unread_of(model: vpps.Model, graph: vpps.Graph, asked: list[vpps.Expression]) -> list[str]:
-    """Return the notes on unread outputs when these values are requested."""
+    """Return the notes on unread outputs if these values are requested."""
     planner = Planner(Distribution(model, 1, 16, 0, train=False))
     planner.plan_forward(graph, asked)
     notes = [note for of_cell in planner.cells.notes.values() for note in of_cell]
@@ -131,7 +131,7 @@ def test_a_loss_that_depends_on_nothing_trained_is_refused():
 
 
 def test_infinite_dead_outputs_reach_no_weight():
-    """Zero times infinity is NaN: without a backward it does not arise."""
+    """Zero times infinity is NaN; without a backward it does not occur."""
     model = vpps.Model()
     W = model.parameter("W", (H, H), init="ones")
 

@@ -1,4 +1,4 @@
-"""Tails: fusion's results for cells, which equal those of the unfused instructions, to the bit."""
+"""Tails, made by fusing cells: results are bit-identical to those of the unfused instructions."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ FUSED = Passes()
 
 
 def results(model: vpps.Model, batches: list[Batch], passes: Passes, **options: object) -> Results:
-    """Return bits of losses, gradients and inference, then of the weights after a step of each batch.
+    """Return the bits of losses, gradients and inference results, then of the weights after a step on each batch.
 
-    The `one_kernel` fixture makes one kernel or tail library serve all kinds of calls.
+    The `one_kernel` fixture makes a single kernel or tail library serve all kinds of calls.
     """
     found: Results = []
     before, step = {p.name: p.numpy().copy() for p in model}, model.step
@@ -70,7 +70,7 @@ def one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def assert_same(model: vpps.Model, batches: list[Batch], *schedules: tuple[int, str], **options: object) -> None:
-    """Compare with every (number of virtual processors, schedule); unfused bits depend on neither."""
+    """Compare with every (number of virtual processors, schedule); unfused bits depend on neither of these."""
     (vps, schedule), *_ = schedules
     expected = results(model, batches, UNFUSED, vps=vps, schedule=schedule, verify=False, **options)
     for vps, schedule in schedules:
@@ -129,7 +129,7 @@ def test_constants_of_a_tail_are_told_apart_by_their_bits() -> None:
 
 @pytest.mark.parametrize("target", ["cpu", "simt", "cuda"])
 def test_pieces_of_several_instructions_are_not_taken_for_one(target: str) -> None:
-    """The zeros for the unread part of `v` run beside all but one of a sum's pieces: as many pieces as the sum has."""
+    """The zeros for the unread part of `v` are split like a sum and run together with all but one of its pieces."""
     model = vpps.Model(seed=0)
     table = model.lookup("table", (6, 3), init="normal")
 
@@ -327,7 +327,7 @@ NAME_OF_PROGRAM = "Tail_73b73fe4"
 @pytest.mark.host
 @pytest.mark.parametrize("op", [op for op in OPS.values() if op.form is Form.MAP and op.reads], ids=lambda op: op.name)
 def test_the_op_table_says_what_device_code_reads(op: object) -> None:
-    """Device code does not read a parameter without a name."""
+    """Device code does not read an unnamed parameter."""
     assert hasattr(op, "device")
     text = (template_dir() / "ops" / "elementwise.cuh").read_text()
     body = text[text.index(f"struct {op.device} {{") :]

@@ -1,4 +1,4 @@
-"""Horizontal fusion: products of one vector merge if all cells agree; the user keeps separate parameters."""
+"""Horizontal fusion: products with the same vector merge if all cells agree; users still see separate parameters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ON, OFF = replace(NONE, horizontal=True), NONE
 
 
 class Gates:
-    """An LSTM in textbook form, gate by gate, and a classifier of its last state."""
+    """An LSTM in textbook form, gate by gate, and a classifier on its last state."""
 
     def __init__(self, model: vpps.Model, hidden: int = H, inputs: int = IN) -> None:
         self.hidden, self.inputs = hidden, inputs
@@ -60,7 +60,7 @@ class Gates:
     def batch(
         self, seed: int, sequences: int = 3, longest: int = 5
     ) -> tuple[vpps.Graph, vpps.Expression, list[vpps.Expression]]:
-        """Record random sequences; returns graph, loss and states."""
+        """Record random sequences; returns the graph, the loss and the states."""
         rng = np.random.default_rng(seed)
         graph = vpps.Graph()
         losses, states = [], []
@@ -74,7 +74,7 @@ class Gates:
 
 
 def stacked(stacks: Stacks) -> list[str]:
-    """Return names of the members of each stack."""
+    """Return the names of each stack's members."""
     return [stack.name for stack in stacks.all]
 
 
@@ -89,7 +89,7 @@ def test_gates_are_stacked_with_their_biases():
     assert stacked(stacks) == ["Wi+Wf+Wo+Wu", "Ui+Uf+Uo+Uu", "bi+bf+bo+bu"]
     found, said = horizontal(cell, stacks)
     assert Counter(operations(found))["affine"] == 2
-    assert Counter(operations(found))["add"] == 3  # of all gates, of their biases; and of the cell's state
+    assert Counter(operations(found))["add"] == 3  # for all gates; for their biases; for the cell's state
     assert said.startswith("4 products are one: Wi+Wf+Wo+Wu; 4 products are one: Ui+Uf+Uo+Uu; 4 sums are one")
     assert found.nodes[: len(cell.nodes)] != cell.nodes
     assert [n.shape for n in found.nodes[: len(cell.nodes)] if n.op.name == "tanh"] == [(H,), (H,)]
@@ -139,7 +139,7 @@ def test_members_are_alike_and_have_the_same_uses(cells: list[str], names: list[
 
 
 def one_layer(model: vpps.Model):
-    """No gradient of a vector: weights see the same sums, stacked or not."""
+    """No vector has a gradient: the weights' sums are the same, stacked or not."""
     A, B = (model.parameter(f"P{k}", (H, IN)) for k in range(2))
     a, b = (model.parameter(name, (H,), init="normal") for name in "ab")
 
@@ -187,7 +187,7 @@ def test_members_are_trained_as_by_themselves(optimizer: vpps.Optimizer, tmp_pat
 
 
 class Run:
-    """Training with cells that agree on the stacks, or do not."""
+    """Trains with cells that agree on the stacks, and with cells that do not."""
 
     def __init__(self, model: vpps.Model) -> None:
         self.model = model
@@ -196,9 +196,9 @@ class Run:
     def train(self, handle: vpps.Handle, kinds: tuple[int, ...]) -> dict[str, bytes]:
         for kind in kinds:
             graph, loss, states = self.net.batch(kind)
-            if kind == 0:  # a lone matrix
+            if kind == 0:  # a single matrix
                 loss = loss + vpps.sum(vpps.tanh(self.net.U["f"] @ states[0]))
-            elif kind == 2:  # two gates, in another order
+            elif kind == 2:  # two gates, in a different order
                 U = self.net.U
                 two = vpps.cell(lambda h, U=U: vpps.tanh(U["u"] @ h) * vpps.sigmoid(U["i"] @ h))
                 loss = loss + vpps.sum(two(states[0]))
@@ -213,7 +213,7 @@ class Run:
 @pytest.mark.parametrize("again", ["handle", "model", "restore", "trace"])
 @pytest.mark.parametrize("order", [(0, 1, 1, 2), (2, 1, 0, 1)])
 def test_a_resumed_run_stacks_what_one_without_a_break_does(again: str, order: tuple[int, ...], tmp_path: Path):
-    """Earlier cells decide the stacks, and so the order in which gradients are summed."""
+    """Earlier cells determine the stacks, and so the order in which gradients are summed."""
     path = tmp_path / "model.safetensors"
     run = Run(vpps.Model(seed=6))
     with run.handle() as handle:
@@ -223,11 +223,11 @@ def test_a_resumed_run_stacks_what_one_without_a_break_does(again: str, order: t
         with run.handle() as handle:
             run.train(handle, order[:stop])
             run.model.save(path)
-            if again == "trace":  # another engine in between
+            if again == "trace":  # a different engine runs in between
                 with handle.trace():
                     run.train(handle, order[stop:3])
                 assert run.train(handle, order[3:]) == at_once
-            elif again == "restore":  # the same engine, which has seen more in between
+            elif again == "restore":  # the same engine, which has seen other cells in between
                 run.train(handle, order[stop:])
                 run.model.restore(path)
                 assert run.train(handle, order[stop:]) == at_once
@@ -253,7 +253,7 @@ def aside(kind: str, net: Gates) -> tuple[vpps.Graph, vpps.Expression]:
 
 @cache
 def trained_beside(kind: str, target: str) -> dict[str, bytes]:
-    """Run four steps, each after calls of this kind."""
+    """Run four steps, each preceded by calls of this kind."""
     model = vpps.Model(seed=6)
     net = Gates(model, hidden=32, inputs=32)
     model.parameter("other", (32, 32))
@@ -285,7 +285,7 @@ def trained_beside(kind: str, target: str) -> dict[str, bytes]:
     ],
 )
 def test_calls_between_steps_change_no_bit_of_them(kind: str, target: str, monkeypatch: pytest.MonkeyPatch):
-    """Only steps decide the stacks and the weights on the chip; other calls use another layout if they must."""
+    """Only steps determine the stacks and the weights on the chip; other calls use another layout if necessary."""
     monkeypatch.setenv("VPPS_SIMT_RACES", "0")  # kernels compile sooner
     assert trained_beside(kind, target) == trained_beside("", target)
 
@@ -317,7 +317,7 @@ def test_ctrl_c_while_stacks_are_found_loses_no_cell() -> None:
 
 
 def places(x: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Return every place in a JSON tree: its container and its key."""
+    """Return every position in a JSON tree: its container and its key."""
     for key in x if isinstance(x, dict) else range(len(x)) if isinstance(x, list) else ():
         found.append((x, key))
         places(x[key], found)
@@ -327,7 +327,7 @@ def places(x: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 @pytest.mark.cpu
 @pytest.mark.parametrize("seed", range(2))
 def test_a_forged_history_is_refused_or_harmless(seed: int, tmp_path: Path):
-    """A history affects only the stacks: training with an accepted one equals training without it."""
+    """A history affects only the stacks: training with an accepted history equals training without it."""
     path = tmp_path / "model.safetensors"
     run = Run(vpps.Model(seed=6))
     with run.handle() as handle:
@@ -392,7 +392,7 @@ def test_a_history_is_read_as_it_was_written():
 
 @pytest.mark.cpu
 def test_cells_that_differ_in_a_number_alone():
-    """The ops on a product's parts, with numbers of their own, decide if biases are stacked."""
+    """The ops on a product's parts, each with its own constants, determine if biases are stacked."""
     model = vpps.Model(seed=1)
     A, B = (model.parameter(name, (H, 8)) for name in "AB")
     a, b = (model.parameter(name, (H,), init="normal") for name in "ab")
@@ -459,7 +459,7 @@ def test_what_no_longer_agrees_is_placed_apart(change: str):
     )
 )
 def test_random_products(cells: list[list[tuple[int, int, int, int]]]):
-    """Cells agree on some stacks and not on others, or add to part of a stack only."""
+    """Cells agree on some stacks and not on others, or add to only part of a stack."""
 
     def build(model):
         matrices = [model.parameter(f"P{k}", (32, 32)) for k in range(4)]

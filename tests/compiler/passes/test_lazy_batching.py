@@ -31,7 +31,7 @@ def traced(graph: vpps.Graph, name: str) -> TracedCell:
 
 
 class Reader:
-    """A recurrent net with a loss at every step, all in one cell."""
+    """A recurrent net with a loss at every step, all in a single cell."""
 
     def __init__(self, hidden: int = 24) -> None:
         self.model = vpps.Model(seed=2)
@@ -69,7 +69,7 @@ def test_a_cell_falls_into_eager_level_and_lazy_parts() -> None:
     assert (eager.outputs, level.outputs, lazy.outputs) == ((-1,), (0,), (1,))
     assert (eager.ints, level.ints, lazy.ints) == ((0,), (), (1,))
     assert [c.batching for c in lazy.crossings] == [Batching.LEVEL]
-    assert not lazy.crossings[0].alone  # the next step reads the state, too
+    assert not lazy.crossings[0].alone  # the next step also reads the state
     assert level.crossings[0].alone
 
 
@@ -98,7 +98,7 @@ def flipped(x: vpps.Expression) -> vpps.Expression:
 @pytest.mark.parametrize("passes", [Passes(), WHOLE], ids=["all", "whole"])
 @pytest.mark.parametrize("crosses", ["sum of a list", "slices of a product", "product", "a table's row", "twice"])
 def test_transposes_that_are_views_do_not_cross(crosses: str, passes: Passes) -> None:
-    """The gradient of a crossing view was lost: of the list's elements, the matrix, or the slices' source."""
+    """Gradients of crossing views were once lost: for list elements, the matrix, or the slices' source."""
     model = vpps.Model(seed=4)
     table = model.lookup("table", (7, 6), init="normal")
     W, V = model.parameter("W", (6, 6)), model.parameter("V", (12, 6))

@@ -1,4 +1,4 @@
-"""Primitives of a cell in batches: every batching can run."""
+"""Batches of a cell's primitives: every batching can run."""
 
 from __future__ import annotations
 

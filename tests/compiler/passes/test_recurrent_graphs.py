@@ -1,5 +1,5 @@
-"""Regressions of passes on recurrent cells, found by random ones (`tests.fuzz`): unread results, slices of
-concatenations, streams of two rows. All agree with the reference."""
+"""Regressions of passes on recurrent cells, found with random cells (`tests.fuzz`): unread results, slices of
+concatenations, streams of two rows. All results agree with the reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def short_streams(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Net:
-    """Matrices that cells share."""
+    """Matrices shared by cells."""
 
     def __init__(self, seed: int) -> None:
         self.model = vpps.Model(seed=seed)
@@ -33,7 +33,7 @@ class Net:
 
 
 def chains(cell: vpps.Cell[Any], n: int, length: int) -> tuple[vpps.Graph, list[tuple[E, ...]]]:
-    """Record chains of a cell (x, before), whose first result is the next one's `before`."""
+    """Record chains of a cell (x, before), whose first result is the next call's `before`."""
     graph, rng, found = vpps.Graph(), np.random.default_rng(1), []
     for _ in range(n):
         before = graph.zeros(WIDTH)

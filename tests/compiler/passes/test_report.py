@@ -1,4 +1,4 @@
-"""`handle.explain()` describes the effect of passes on each cell."""
+"""`handle.explain()` describes how the passes change each cell."""
 
 import re
 

@@ -25,7 +25,7 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     "chunk_rows, chunks",
     [
         (3, [6, 4, 3]),  # levels 0 and 1 before; 2 and 3 in the pause after level 0; 4 to 6 in the pause after level 2
-        (4, [6, 7]),  # 4 to 6 are too few for a chunk of their own
+        (4, [6, 7]),  # 4 to 6 are too few for a separate chunk
         (128, [13]),
     ],
 )
@@ -84,7 +84,7 @@ def test_streams_run_on_thread_blocks(groups: int) -> None:
 
 
 def test_what_only_the_gradient_of_an_unread_output_reads_does_not_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without that gradient all steps leave it in one place, so a pause would write it while another one reads it."""
+    """Without that gradient, all steps store it in one place: a pause would write it while another pause reads it."""
     monkeypatch.setattr(lazy_batching, "CHUNK_ROWS", 2)
     model = vpps.Model(seed=0)
     table = model.lookup("table", (6, 8), init="normal")
@@ -98,7 +98,7 @@ def test_what_only_the_gradient_of_an_unread_output_reads_does_not_stream(monkey
     x = graph.input(np.linspace(-1.0, 1.0, 8))
     outputs = graph.call(cell, x, 0)
     first = outputs[0]
-    for level in range(8):  # no gradient reaches them; their sizes differ, so that rows are dealt in different ways
+    for level in range(8):  # no gradient reaches them; different sizes, so that rows are dealt in different ways
         outputs = [graph.call(cell, outputs[level % 2], level % 6) for _ in range(2 + 3 * (level % 3))][-1]
     loss = vpps.dot(first, graph.lookup(table, 1))
     found = []
@@ -110,7 +110,7 @@ def test_what_only_the_gradient_of_an_unread_output_reads_does_not_stream(monkey
 
 
 def test_outputs_that_nobody_reads_keep_their_memory_until_a_pause_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inference would otherwise free their memory at the end of their stage."""
+    """Otherwise inference would free their memory at the end of their stage."""
     monkeypatch.setattr(lazy_batching, "CHUNK_ROWS", 2)
     model = vpps.Model(seed=0)
     table = model.lookup("table", (6, 3), init="normal")

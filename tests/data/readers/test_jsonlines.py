@@ -1,4 +1,4 @@
-"""Lines of JSON to graphs, by the docstring of the reader."""
+"""Lines of JSON become graphs, as the reader's docstring says."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_any_graphs(as_edges: bool, data: st.DataObject, tmp_path_factory: pytes
             "graph": {"rating": g.rating},
         }
         if as_edges:
-            vertices = range(len(g.children))[::-1]  # in the order of each vertex's children, in any order of vertices
+            vertices = range(len(g.children))[::-1]  # children in order, vertices in any order
             line["edges"] = [[v, child] for v in vertices for child in g.children[v]]
             relation: Any = [x for v in vertices for x in g.relation[v]]
         else:
@@ -107,7 +107,7 @@ def test_edges_alone_need_the_number_of_vertices(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n", [101, 2**31 - 1])
 def test_a_number_of_vertices_alone_is_limited_by_its_line(n: int, tmp_path: Path) -> None:
-    """A line of 38 bytes once took memory for two thousand million lists."""
+    """A line of 38 bytes once made the reader allocate memory for two thousand million lists."""
     path = tmp_path / "graphs.jsonl"
     path.write_text(f'{{"vertices": 100, "edges": []}}\n{{"vertices": {n}, "edges": []}}\n')
     with pytest.raises(DataError, match=rf"graphs\.jsonl:2: {n} vertices, but the line has .*: give every vertex a"):

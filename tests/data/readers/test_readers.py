@@ -1,4 +1,4 @@
-"""Files of trees, sentences and lattices to graphs; lines of JSON are in `test_jsonlines.py`."""
+"""Files of trees, sentences and lattices become graphs; `test_jsonlines.py` tests lines of JSON."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ UD = """# text = vámonos al mar
 1\tvamos\tir\tVERB\t_\t_\t0\troot\t_\t_
 """
 COLUMNS = "-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ I-VP O\n\n\nEU\tNNP I-NP\tS-ORG"
-# The characters 62, 480, 947 and the word 3395, made of the first two; then a lattice of one character.
+# The characters 62, 480, 947 and the word 3395, which spans the first two; then a lattice of one character.
 LATTICES = "2\n4\n0 7 9 3\n0\n1 0 62\n2 1 480 0 3395\n1 2 947\n\n2\n0 5\n0\n1 0 8\n"
 
 
@@ -69,7 +69,7 @@ File = Callable[..., Path]
 
 
 def words(graphs: GraphSet, batch: GraphBatch, column: str = "word") -> list[str | None]:
-    """Return a column in words, None for missing ones."""
+    """Return a column as words; None for missing words."""
     names = graphs.classes[column] if column in graphs.classes else graphs.vocabularies[column].words
     return [names[k] if k >= 0 else None for k in batch[column]]
 
@@ -137,7 +137,7 @@ class TestTrees:
         assert read_treebank(path, lists=True).stat().fan_in.max >= 9000
         assert (
             read_treebank(file("(1 " + "(1 a)" * 1000 + ")\n")).arity == 1000
-        )  # a full table or a small one is accepted
+        )  # a table that is full or small is accepted
 
     def test_trees_of_a_program_make_a_set(self) -> None:
         trees = synthetic_treebank(30, 1).train
@@ -445,7 +445,7 @@ class TestPublishedData:
             arcs += sum(int(line[0]) for line in lines[at + 2 : at + 2 + n])
             characters += n - 1
             at += 2 + n
-        n_words = arcs - characters  # each character has one arc of its own
+        n_words = arcs - characters  # each character has one arc
         assert found.graphs == 113
         assert found.kinds == {"character": characters, "word": n_words}
         assert found.columns["tag"].max <= 17

@@ -1,4 +1,4 @@
-"""Batches of typed graphs: every vertex once and after its producers, and as few batches as the theory states."""
+"""Batches of typed graphs: every vertex once and after its producers, and as few batches as the theory predicts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_stages_are_levels(policy: str, graph: TypedGraph) -> None:
 def test_machines_do_as_they_say(kind: str, graph: TypedGraph, other: TypedGraph, phases: int, seed: int) -> None:
     how = LearningSettings(trials=12, check_every=5, seed=seed, encoding=Encoding(kind, phases))
     machine = learn(graph, how).automaton
-    for applied in (graph, other):  # has states that are not known
+    for applied in (graph, other):  # the other graph has unknown states
         found = batches(applied, "fsm", machine)
         assert_good(found, applied)
         assert (found.sequence, found.stages.tolist(), found.unseen) == by_machine(applied, machine)

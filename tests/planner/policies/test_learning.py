@@ -20,7 +20,7 @@ pytestmark = pytest.mark.host
 QUICK = LearningSettings(trials=60)
 
 
-# Batches, stages, states and a checksum, by encoding and phases. One phase: those learned by a version in Python.
+# Batches, stages, states and a checksum, by encoding and phases. With one phase: as learned by a version in Python.
 FIRST_VERSION = {
     ("base", 1): (45, 35, 7, 1585116699),
     ("base", 3): (40, 34, 21, 501232257),
@@ -35,7 +35,7 @@ FIRST_VERSION = {
 
 @pytest.mark.parametrize("kind, phases", FIRST_VERSION)
 def test_what_is_learned_is_the_same_everywhere(kind: str, phases: int) -> None:
-    """Random numbers, the order of additions and every decision matter: one difference changes all that follow."""
+    """Random numbers, the order of additions and every decision matter: one difference changes everything after it."""
     graph = lattice(np.random.default_rng(5), 6, 20)
     how = LearningSettings(encoding=Encoding(kind, phases), trials=40, horizon=8, seed=2**64 - 59)
     found = learn(graph, how)
@@ -48,7 +48,7 @@ def test_what_is_learned_is_the_same_everywhere(kind: str, phases: int) -> None:
 def test_machines_batch_the_tree_of_the_paper_as_well_as_possible(kind: str) -> None:
     found = learn(figure_1(), replace(QUICK, encoding=Encoding(kind)))
     assert (found.batches, found.lower_bound) == (6, 6)
-    assert found.trials == 0  # the run before any learning is already at the bound
+    assert found.trials == 0  # the run before any learning already reaches the bound
     assert batches(figure_1(), "fsm", found.automaton).unseen == 0  # no unknown state
 
 

@@ -1,4 +1,4 @@
-"""Policies on graphs of cells: equal numbers in any order; a learned policy serves every handle that it is given to."""
+"""Policies on graphs of cells: equal numbers in any order; a learned policy works in every handle that receives it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WIDTH = 8
 
 
 class Net:
-    """Trees of two kinds of inner nodes with an output at each, and a separate chain of one cell."""
+    """Trees with two kinds of inner nodes and an output at each node, and a separate chain of one cell."""
 
     def __init__(self, names: str = "WUV") -> None:
         self.model = vpps.Model(seed=1)
@@ -60,7 +60,7 @@ class Net:
         self.leaf, self.inner, self.output, self.step = leaf, (first, second), output, step
 
     def graph(self, seed: int, trees: int = 3, leaves: int = 6, inner: bool = True) -> tuple[vpps.Graph, E]:
-        """Return a graph; the seed decides its first kind of inner node."""
+        """Return a graph; the seed determines its first kind of inner node."""
         graph, rng, losses = vpps.Graph(), np.random.default_rng(seed), []
         for _ in range(trees):
             nodes = [graph.call(self.leaf, int(rng.integers(5))) for _ in range(leaves)]
@@ -81,7 +81,7 @@ def net() -> Net:
 
 
 def stages(net: Net, policy: str | LearnedPolicy, graph: vpps.Graph, loss: E) -> list[np.ndarray]:
-    """Return the stage of every vertex, by block."""
+    """Return every vertex's stage, by block."""
     passes = Passes(fusion=False, lazy_batching=False)
     planner = Planner(Distribution(net.model, 2, 32, 0, train=True), policy, passes=passes)
     blocks = {b.arrays.block: b for b in planner.plan_forward(graph, [loss]).blocks}
@@ -111,7 +111,7 @@ def test_names(net: Net) -> None:
 @pytest.mark.cpu
 @pytest.mark.parametrize("policy", POLICIES)
 def test_results_are_those_of_the_reference(net: Net, policy: str) -> None:
-    """A learned policy comes from another graph, so that it does not know all states."""
+    """A learned policy comes from a different graph, so it does not know all states."""
     chosen = policy_for(policy, net.graph(7, trees=1)[0])
     assert_agrees_with_reference(net.model, *net.graph(1), vp_counts=(2,), policy=chosen)
 
@@ -127,7 +127,7 @@ def test_every_vertex_comes_after_what_it_reads(net: Net, policy: str) -> None:
 
 @pytest.mark.host
 def test_only_recurrences_of_several_cells_are_ordered_in_another_way(net: Net) -> None:
-    """A chain of one cell and acyclic vertices leave no choice."""
+    """With a chain of one cell and acyclic vertices there is no choice."""
     graph, loss = net.graph(3, inner=False)
     learned = vpps.learn_policy(graph)
     assert "nothing to choose" in repr(learned)
@@ -170,7 +170,7 @@ class TestLearnedPolicy:
         assert n_batches(stages(net, unknown, graph, loss)) == n_batches(stages(net, "critical", graph, loss))
 
     def test_serves_another_process(self, net: Net, tmp_path: Path) -> None:
-        """Other programs were traced before in that process, and cells come in another order."""
+        """Other programs were traced before in that process, and cells come in a different order."""
         graph, loss = net.graph(1)
         (tmp_path / "policy").write_bytes(pickle.dumps(vpps.learn_policy(graph)))
         found = run(f"""

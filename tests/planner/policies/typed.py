@@ -1,5 +1,5 @@
-"""Typed graphs to batch: random ones, trees, the examples of ED-Batch; policies by their definitions, and the shortest
-sequence by search."""
+"""Typed graphs to batch: random graphs, trees, ED-Batch's examples; policies written from their definitions, and the
+shortest sequence by search."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GraphBuilder:
         self.edges: list[tuple[int, int]] = []
 
     def add(self, a: int, *reads: int) -> int:
-        """Add a vertex of a type; returns its number."""
+        """Add a vertex of a type; returns the vertex's number."""
         self.types.append(a)
         self.levels.append(max((self.levels[p] + 1 for p in reads), default=0))
         self.edges += [(p, len(self.types) - 1) for p in reads]
@@ -68,13 +68,13 @@ Ready = dict[int, list[int]]
 
 
 class Remaining:
-    """The vertices of a graph that have not run, by slow definitions.
+    """A graph's vertices that have not run, by slow definitions.
 
     Attributes:
         reads: producers of each vertex.
         types: type of each vertex.
         left: vertices that have not run.
-        stages: stages of those that have.
+        stages: stages of the vertices that have run.
     """
 
     def __init__(self, graph: TypedGraph) -> None:
@@ -95,7 +95,7 @@ class Remaining:
         return found
 
     def execute(self, batch: Iterable[int]) -> None:
-        """Run vertices, in the first stage after those of all their producers."""
+        """Run vertices, each in the first stage after the stages of all its producers."""
         batch = list(batch)
         stage = max((self.stages[p] + 1 for v in batch for p in self.reads[v]), default=0)
         for v in batch:
@@ -103,7 +103,7 @@ class Remaining:
         self.left -= set(batch)
 
     def chains(self, a: int | None = None, without: Iterable[int] = ()) -> dict[int, int]:
-        """Return, per remaining vertex, the most vertices of a type, or of all types, on a path from it."""
+        """Return, for each remaining vertex, the most vertices of a type, or of all types, on a path from it."""
         found = dict.fromkeys(self.left.difference(without), 0)
         for v in sorted(found, reverse=True):  # vertices come after their producers
             found[v] += a in (None, self.types[v])
@@ -117,7 +117,7 @@ class Remaining:
         return max(self.chains(a, without).values(), default=0)
 
     def could_be_first(self, a: int) -> int:
-        """Return the number of remaining vertices of a type that depend on no other remaining one of it."""
+        """Return the number of remaining vertices of a type that depend on no other remaining vertex of that type."""
         below: set[int] = set()
         count = 0
         for v in sorted(self.left):
@@ -129,7 +129,7 @@ class Remaining:
 
 
 def batched(graph: TypedGraph, choose: Callable[[Remaining, Ready], int]) -> tuple[list[int], list[int]]:
-    """Return types of the batches and stages of the vertices, if `choose` returns the next type."""
+    """Return the batches' types and the vertices' stages, if `choose` returns the next type."""
     remaining, sequence = Remaining(graph), []
     while remaining.left:
         ready = remaining.ready()
@@ -160,12 +160,12 @@ PREFERENCES: dict[str, Callable[[Remaining, Ready, int], Any]] = {
 
 
 def ranked(policy: str, remaining: Remaining, ready: Ready) -> list[int]:
-    """Return the types that may be next, best first."""
+    """Return the types that can be next, best first."""
     return sorted(sorted(ready), key=lambda a: PREFERENCES[policy](remaining, ready, a), reverse=True)
 
 
 def by_definition(graph: TypedGraph, policy: str) -> tuple[list[int], list[int]]:
-    """Return a policy's batches of a graph."""
+    """Return the batches into which a policy divides a graph."""
     return batched(graph, lambda remaining, ready: ranked(policy, remaining, ready)[0])
 
 
@@ -209,7 +209,7 @@ def shortest(graph: TypedGraph) -> int:
 
 
 def lattice(rng: np.random.Generator, sentences: int, length: int, ends: int = 2) -> TypedGraph:
-    """Return sentences of characters (type 0) and words over several of them (1). Words are read by their last
+    """Return sentences of characters (type 0) and words over several of them (1). Words are read through their last
     vertices, of type `ends`."""
     made = GraphBuilder()
     for _ in range(sentences):

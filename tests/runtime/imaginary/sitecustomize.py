@@ -20,7 +20,7 @@ gpu.attributes["MULTIPROCESSOR_COUNT"] = 8  # the tier uses seven virtual proces
 
 
 def complain() -> None:
-    """Fail a process that ends with findings of the emulator."""
+    """Make a process fail if the emulator has findings when it ends."""
     if gpu.findings:
         print(*gpu.findings, sep="\n", file=sys.stderr, flush=True)
         sys.stdout.flush()

@@ -1,5 +1,5 @@
-"""Stand-in for PyTorch in dry runs. It answers as PyTorch with a GPU does, up to the first call that needs a device.
-That call raises an error."""
+"""Stand-in for PyTorch in dry runs. It answers as PyTorch with a GPU would, until the first call that needs a device,
+which raises an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Tensor:
 
 
 class device:
-    """A device by name."""
+    """A device, identified by name."""
 
     def __init__(self, type: str) -> None:
         self.type = type
