@@ -54,7 +54,8 @@ def planned(target: str, vps: int, hidden: int, clip_norm: float | None) -> Plan
     distribution = Distribution(model, vps, PANEL, 0, train=True)
     if target != "cpu":
         gpu, _ = gpu_for(target, None, "sm_90", vps)
-        _, _, distribution = next(specs(model, (graph, loss), gpu, vps, update, 0, ChipOptions(), "vector", passes))
+        options = ChipOptions(groups=1)
+        _, _, distribution = next(specs(model, (graph, loss), gpu, vps, update, 0, options, "vector", passes))
     return Planner(distribution, passes=passes).plan_training(graph, loss, update, 0)
 
 

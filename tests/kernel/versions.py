@@ -29,10 +29,13 @@ def specs(arch: str) -> Iterator[tuple[str, KernelSpec]]:
     matrices; every instruction with weights in memory (in several kernels: a single kernel takes 13 s more)."""
     yield "smallest", KernelSpec(frozenset())
     for precision in ("float32", *PRECISIONS) if int(arch.removeprefix("sm_")) >= TENSOR_CORES else ("float32",):
-        found = vpps.specialize(*tree_lstm(256), arch=arch, sms=132, passes=vpps.Passes(), precision=precision)
+        found = vpps.specialize(
+            *tree_lstm(256), arch=arch, sms=132, groups=1, passes=vpps.Passes(), precision=precision
+        )
         yield f"Tree-LSTM in {precision}", found.spec.of(132)
     gpu = dataclasses.replace(known_device("T4"), sm=int(arch.removeprefix("sm_")))
     for name, options in {
+        "two groups": {"arch": arch, "sms": 132, "groups": 2},
         "four groups": {"arch": arch, "sms": 132, "groups": 4},
         "published": {"arch": arch, "sms": 132, "ownership": "round-robin"},
         "in chunks": {"device": gpu},

@@ -34,7 +34,7 @@ def plan(kind: str) -> Plan:
         return test_verify.make_plan_of_lists(2, 64)
     network = models.attention(lengths=(0, 2, 5)) if kind == "plain" else models.tree_lstm(leaves=(2, 1))
     optimizer, passes = vpps.Adam(), vpps.Passes(fusion=kind != "plain")
-    onchip = vpps.ChipOptions(ownership="round-robin", rpw=1) if kind == "in turns" else None
+    onchip = vpps.ChipOptions("round-robin", rpw=1) if kind == "in turns" else vpps.ChipOptions(groups=1)
     handle = vpps.Handle(
         network.model, optimizer, target="simt", vps=2, passes=passes, schedule="vector", onchip=onchip
     )
