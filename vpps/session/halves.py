@@ -219,8 +219,8 @@ class Halves(Session):
                 has run since, that forward is computed again, with the same result.
 
         Returns:
-            Gradients by name, for the parameters that the wanted expressions depend on: dense arrays; `RowGradients`
-            for tables. Empty after `forward(update=True)`, whose update runs in the background, as in `fb`.
+            A dict of gradients by name, for the parameters that the wanted expressions depend on. They are dense
+            arrays, or `RowGradients` for tables. Empty after `forward(update=True)`, whose update runs in the background, as in `fb`.
 
         Raises:
             HandleError: nothing was kept, or the weights have changed since.
