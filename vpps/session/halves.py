@@ -220,7 +220,8 @@ class Halves(Session):
 
         Returns:
             A dict of gradients by name, for the parameters that the wanted expressions depend on. They are dense
-            arrays, or `RowGradients` for tables. Empty after `forward(update=True)`, whose update runs in the background, as in `fb`.
+            arrays, or `RowGradients` for tables. Empty after `forward(update=True)`, whose update runs in the
+            background, as in `fb`.
 
         Raises:
             HandleError: nothing was kept, or the weights have changed since.
