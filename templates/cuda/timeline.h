@@ -68,7 +68,7 @@ template <class Args> VP_DEVICE void count_tiles(const Vp& vp, const Args& i, si
 }
 
 // Its state is in shared memory and in the launch's parameters, so that it occupies no register between instructions.
-class Recorder {
+class TimelineRecorder {
     const Vp& vp;
     const Launch& launch;
 
@@ -81,13 +81,13 @@ class Recorder {
     }
 
 public:
-    VP_DEVICE Recorder(const Vp& v, const Launch& l) : vp(v), launch(l)
+    VP_DEVICE TimelineRecorder(const Vp& v, const Launch& l) : vp(v), launch(l)
     {
         if (thread() != 0) return;
         stamps_written() = floats_counted() = 0;
         launch.recording[rank()].begun = clocks();
     }
-    VP_DEVICE ~Recorder()
+    VP_DEVICE ~TimelineRecorder()
     {
         if (thread() != 0) return;
         stamp();

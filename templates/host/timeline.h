@@ -35,7 +35,7 @@ VP_DEVICE void count_floats(const Vp& vp, size_t floats)
 }
 
 // Records consecutive instructions. It reads the clock once between two: the end of one is the start of the next.
-class Recorder {
+class TimelineRecorder {
     const Vp& vp;
     int64_t start = 0;
     const Word* ip = nullptr;  // the current instruction
@@ -49,11 +49,11 @@ class Recorder {
     }
 
 public:
-    explicit Recorder(const Vp& v) : vp(v)
+    explicit TimelineRecorder(const Vp& v) : vp(v)
     {
         if (vp.timeline) vp.timeline->executed = 0;
     }
-    ~Recorder()
+    ~TimelineRecorder()
     {
         if (vp.timeline) finish(now());
     }

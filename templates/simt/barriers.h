@@ -36,7 +36,7 @@ template <class F> static void for_lanes(const Warp& warp, uint32_t lanes, F f)
 
 // ---- __syncthreads
 
-static void complete_block_barrier(Block& block)
+static void complete_block_barrier(FiberBlock& block)
 {
     Warp* warps = &machine.warps[block.id * machine.warps_per_block];
     if (machine.request.races) {
@@ -64,7 +64,7 @@ static void diverge(const Fiber& other, const char* there, unsigned line, const 
               line, name_of(other.thread).c_str(), there, other.line));
 }
 
-static Fiber& waiting_in(const Block& block)
+static Fiber& waiting_in(const FiberBlock& block)
 {
     Warp* warp = &machine.warps[block.id * machine.warps_per_block];
     while (!warp->at_barrier) warp++;
@@ -73,7 +73,7 @@ static Fiber& waiting_in(const Block& block)
 
 static void block_barrier(unsigned line)
 {
-    Block& block = *hot.block;
+    FiberBlock& block = *hot.block;
     Fiber& me = *hot.fiber;
     if (block.live < machine.request.threads)
         fail("divergent barrier", {hot.position},
@@ -185,7 +185,7 @@ static void meet(uint32_t mask, unsigned line, Exchange exchange)
 
 static void end_thread()
 {
-    Block& block = *hot.block;
+    FiberBlock& block = *hot.block;
     if (block.arrived) {
         const Fiber& other = waiting_in(block);
         fail("divergent barrier", {hot.position, other.position},
@@ -208,7 +208,7 @@ static std::string waits_for(const Fiber& fiber)
 }
 
 // The thread that best explains why a block is stuck: if possible, a thread that waits for another block.
-static Fiber* foremost(const Block& block)
+static Fiber* foremost(const FiberBlock& block)
 {
     Fiber* found = nullptr;
     for (uint32_t w = 0; w < machine.warps_per_block; w++) {

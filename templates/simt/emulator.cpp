@@ -309,13 +309,13 @@ static void lay_out(const SimtRequest& request)
         machine.warps_per_block = request.threads / LANES;
         machine.fibers = std::vector<Fiber>(threads);
         machine.warps = std::vector<Warp>(threads / LANES);
-        machine.blocks = std::vector<Block>(request.blocks);
+        machine.blocks = std::vector<FiberBlock>(request.blocks);
         machine.queue.resize(machine.warps.size() + 1);
     }
     machine.block_count = request.blocks;
     constexpr uint32_t POISON = 0x7fc5d15d;  // a NaN that is easy to recognise
     for (uint32_t b = 0; b < request.blocks; b++) {
-        Block& block = machine.blocks[b];
+        FiberBlock& block = machine.blocks[b];
         char* memory = machine.shared.data + GUARD_BYTES + b * machine.shared_stride;
         std::fill_n((uint32_t*)memory, request.shared_bytes / 4, POISON);
         block.id = b;

@@ -65,14 +65,14 @@ struct AsyncCopy {  // started by copy_async, executed by copy_async_wait
 };
 
 struct Warp;
-struct Block;
+struct FiberBlock;
 
 struct Fiber {
     Context context;
     uint32_t thread;      // block << THREAD_BITS | thread
     uint32_t lane;
     Warp* warp;
-    Block* block;
+    FiberBlock* block;
     Position position;
     unsigned line;        // source line of the barrier where it waits
     Knowledge* own;       // its clock, if it knows more than its block; null: none
@@ -108,7 +108,7 @@ struct Warp {
     void (*multiply)(const Fragments&);
 };
 
-struct Block {
+struct FiberBlock {
     uint32_t id, arrived, live;
     unsigned line;      // source line of the __syncthreads where `arrived` threads wait
     Position position;
@@ -148,7 +148,7 @@ struct Hot {
     bool pool_non_coherent;  // some word of the pool was read through the non-coherent path
     Fiber* fiber;
     Warp* warp;
-    Block* block;
+    FiberBlock* block;
 };
 static Hot hot __attribute__((aligned(64)));
 
@@ -156,7 +156,7 @@ static struct Machine {
     SimtRequest request;
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
-    std::vector<Block> blocks;
+    std::vector<FiberBlock> blocks;
     uint32_t block_count, warps_per_block;
     Reserved<char> stacks, shared;
     size_t shared_stride;

@@ -96,7 +96,7 @@ static const char* explain(const Access& earlier, const char*& kind)
         return "the wait in between is relaxed and acquires nothing";
     kind = "race";
     if (block_of(thread) == hot.block->id) return "no barrier of the block lies between";
-    const Block& theirs = machine.blocks[block_of(thread)];
+    const FiberBlock& theirs = machine.blocks[block_of(thread)];
     const Time barrier = theirs.known.blocks[theirs.id];  // time of the block's last barrier
     for (const Part& p : mine.parts)
         if (p.order == Order::ESTABLISHED && block_of(p.first) == theirs.id &&

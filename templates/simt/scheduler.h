@@ -81,7 +81,7 @@ static Warp* choose_warp()
 
 inline void enter(Fiber& fiber)
 {
-    Block& block = *fiber.block;
+    FiberBlock& block = *fiber.block;
     hot.fiber = &fiber;
     hot.warp = fiber.warp;
     hot.block = &block;

@@ -7,7 +7,7 @@ both languages share: structs, enums, constants, exported functions. The build g
 (`kernel/shared_types.py`), so the C++ compiler rejects unknown names and differing field offsets or signatures.
 `planner/planner_library.py` makes the calls.
 
-`planner.cpp` is the algorithm. All of its phases work on one `Launch` (`launch.h`):
+`planner.cpp` is the algorithm. All of its phases work on one `LaunchPlan` (`launch.h`):
 
 - `graph.h` reads a call (`call.h`), and `components.h` finds recurrences;
 - `stages.h` and `rows.h` assign stages and rows; `grouping.h` assigns groups of virtual processors;

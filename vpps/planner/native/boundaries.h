@@ -13,7 +13,7 @@ public:
     std::vector<size_t> free_at[2];
     bool turns = false;  // backward follows forward without a barrier
 
-    explicit Boundaries(const Launch& launch) : launch_(launch) {}
+    explicit Boundaries(const LaunchPlan& launch) : launch_(launch) {}
 
     void add_pair(const Pair& pair, i64 answer) { answers_.emplace(key_of(pair), answer); }
 
@@ -43,7 +43,7 @@ private:
         bool pauses = false;                      // the signal for the next barrier has been given already
     } since_;
 
-    const Launch& launch_;
+    const LaunchPlan& launch_;
     StagesInOrder members_;
     size_t n_stages_ = 0;
     bool all_known_ = true;

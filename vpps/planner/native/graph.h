@@ -165,7 +165,7 @@ public:
             const RecordedBlock& b = blocks[k];
             const Column own = b.values[0];
             for (i64 i = 0; i < b.operands(); i++) {
-                Reader reader(*this);
+                GraphReader reader(*this);
                 for_operand(b, i, [&, own](i64 value, i64 v) { reader.take(value, own[v]); });
                 if (!take_in(reader))
                     return k;
@@ -334,12 +334,12 @@ public:
 
 private:
     // Records the values that are read. Local pointers are kept in registers; byte stores could alias members.
-    struct Reader {
+    struct GraphReader {
         const Producer* of_value;
         u64 n_values;
         u8 *used, *passed;
         bool good = true, in_order = true;
-        explicit Reader(Graph& graph)
+        explicit GraphReader(Graph& graph)
             : of_value(graph.of_value_.data()), n_values(graph.n_values), used(graph.used_.data()),
               passed(graph.passed_.data())
         {
@@ -371,7 +371,7 @@ private:
     static bool is_there(u32 address) { return address != NOWHERE; }
 
     // Adds the kinds that one operand reads. Returns false if it read a missing value.
-    bool take_in(const Reader& reader)
+    bool take_in(const GraphReader& reader)
     {
         u8* const end = passed_.data() + n_kinds_;
         for (u8* at = passed_.data(); (at = static_cast<u8*>(std::memchr(at, 1, end - at))); at++) {

@@ -6,7 +6,7 @@
 
 class IndexLists {
 public:
-    IndexLists(Launch& launch, const ReverseLists& reverse) : launch_(launch), reverse_(reverse), row_lists_(launch) {}
+    IndexLists(LaunchPlan& launch, const ReverseLists& reverse) : launch_(launch), reverse_(reverse), row_lists_(launch) {}
 
     void place(bool training)
     {
@@ -23,7 +23,7 @@ public:
     }
 
 private:
-    Launch& launch_;
+    LaunchPlan& launch_;
     const ReverseLists& reverse_;
     RowLists row_lists_;
     i64 key_at_ = -1;  // position of the random key, which all cells share

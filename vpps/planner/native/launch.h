@@ -15,7 +15,7 @@ private:
     i64 values_[FRAME] = {};
 };
 
-struct Launch {
+struct LaunchPlan {
     const Model& model;
     Call* call = nullptr;
     RowsOfBlocks rows;
@@ -28,7 +28,7 @@ struct Launch {
     i64 names = 0;   // bit mask of instructions that belong to no cell
     FrameValues frame;
 
-    explicit Launch(const Model& of) : model(of) {}
+    explicit LaunchPlan(const Model& of) : model(of) {}
 
     void begin(Call* of)
     {

@@ -5,7 +5,7 @@
 
 class LaunchEnd {
 public:
-    explicit LaunchEnd(Launch& launch) : launch_(launch), tables_(launch), hyper_(launch.model.parameters.size()) {}
+    explicit LaunchEnd(LaunchPlan& launch) : launch_(launch), tables_(launch), hyper_(launch.model.parameters.size()) {}
 
     // Finds the parameters that have a gradient from this batch. Returns true if there is a requested gradient;
     // input gradients do not count in a step that only concerns parameters.
@@ -80,7 +80,7 @@ public:
     }
 
 private:
-    Launch& launch_;
+    LaunchPlan& launch_;
     UsedTables tables_;
     bool gives_to_inputs_ = false;
     i64 idle_hyper_ = 0;      // position of hyper-parameters that leave weights unchanged, if there are averages

@@ -8,7 +8,7 @@
 
 class PaperSchedule {
 public:
-    explicit PaperSchedule(Launch& launch) : launch_(launch) {}
+    explicit PaperSchedule(LaunchPlan& launch) : launch_(launch) {}
 
     void begin()
     {
@@ -50,7 +50,7 @@ private:
     static constexpr i64 PRODUCT_LOAD = 4;  // weight of a product's load: each float of its vector multiplies many rows
     static constexpr int SHIFT = 16;        // left shift of a load: the low bits hold the number of a virtual processor
 
-    Launch& launch_;
+    LaunchPlan& launch_;
     StagesInOrder stages_;
     std::vector<i64> least_;  // a min-heap of virtual processors: load (up to a constant), and number in the low bits
     std::vector<i64> first_, one_;
@@ -68,7 +68,7 @@ private:
         one_.assign(b.domains(), 1);
         first_[group.domain] = b.first_row[at];
         words_.resize(size(group.words));
-        Launch::fill(b, group.words, step, first_.data(), one_.data(), words_.data());
+        LaunchPlan::fill(b, group.words, step, first_.data(), one_.data(), words_.data());
         runs_++;
         const i32* owner = group.domain ? b.owner[group.domain - 1].data() : nullptr;
         const auto note = [&](i64 begin, i64 end) { note_rows(owner, first_[group.domain] + begin, first_[group.domain] + end); };

@@ -88,7 +88,7 @@ private:
     i64 n_asked_ = 0;
     SlabAllocator memory_;
     MemoryMap memory_map_;
-    Launch launch_{model_};
+    LaunchPlan launch_{model_};
     ReverseLists reverse_lists_{launch_};
     IndexLists index_lists_{launch_, reverse_lists_};
     Boundaries boundaries_{launch_};

@@ -5,7 +5,7 @@
 
 class ReverseLists {
 public:
-    explicit ReverseLists(Launch& launch) : launch_(launch) {}
+    explicit ReverseLists(LaunchPlan& launch) : launch_(launch) {}
 
     // Writes, for every value, the addresses of its readers' gradient rows, in the order of blocks, arguments and rows.
     void place(const LossChain& chain)
@@ -91,7 +91,7 @@ public:
 private:
     static constexpr u32 WORD_OF_ONE = 0x3f800000;
 
-    Launch& launch_;
+    LaunchPlan& launch_;
     i64 at_ = 0;  // position of the offsets
     i64 constants_at_ = 0, numbers_ = 0;  // the constants' address in the pool, and position in the script
     std::vector<u32> constants_;  // gradients other than 1 that backward begins with

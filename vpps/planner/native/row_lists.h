@@ -9,7 +9,7 @@
 
 class RowLists {
 public:
-    explicit RowLists(Launch& launch) : launch_(launch) {}
+    explicit RowLists(LaunchPlan& launch) : launch_(launch) {}
 
     void place(Block& b, bool training)
     {
@@ -55,7 +55,7 @@ private:
         i64 address, stride;
     };
 
-    Launch& launch_;
+    LaunchPlan& launch_;
     std::vector<u32> found_;
 
     Run run(const u32* addresses, i64 n) const

@@ -5,7 +5,7 @@
 
 class UsedTables {
 public:
-    explicit UsedTables(Launch& launch) : launch_(launch), used_(launch.model.parameters.size()) {}
+    explicit UsedTables(LaunchPlan& launch) : launch_(launch), used_(launch.model.parameters.size()) {}
 
     void reset()
     {
@@ -94,7 +94,7 @@ private:
         std::vector<u32> ids, addresses;  // by gradient row, in fixed order; then the ids of rows without a gradient
     };
 
-    Launch& launch_;
+    LaunchPlan& launch_;
     std::vector<UsedRows> used_;  // by parameter
     std::vector<u32> starts_, rows_, sorted_, other_;
 

@@ -8,7 +8,7 @@
 
 class VectorSchedule {
 public:
-    VectorSchedule(Launch& launch, const Boundaries& boundaries) : launch_(launch), boundaries_(boundaries) {}
+    VectorSchedule(LaunchPlan& launch, const Boundaries& boundaries) : launch_(launch), boundaries_(boundaries) {}
 
     void begin()
     {
@@ -53,7 +53,7 @@ public:
     }
 
 protected:
-    Launch& launch_;
+    LaunchPlan& launch_;
     const Boundaries& boundaries_;
     StagesInOrder members_;
 
