@@ -3,9 +3,9 @@
     python bench/batching_table.py bench/results/cpu/DATE-batching.jsonl
 
 Each granularity has a table with a row per workload and a column per policy: batches, and their ratio to the lower
-bound. At the granularity of ED-Batch's program, a second table compares the policy with that program. Each is divided
-by its own bound, as mini-batches differ. At vpps's own granularity, a table of stages and barriers follows: the cost in
-a persistent kernel. The last table gives the cost of learning, also of ED-Batch's program (here, and in its paper).
+bound. A second table compares the policy with ED-Batch's program, at that program's granularity. Each is divided by its
+own bound, because mini-batches differ. At vpps's own granularity, a table of stages and barriers follows: the cost in a
+persistent kernel. The last table gives the cost of learning, also for ED-Batch's program (here and in its paper).
 """
 
 from __future__ import annotations

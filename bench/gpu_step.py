@@ -77,7 +77,7 @@ class Stopwatch:
 
 
 def watched(net: VppsTreeLstm) -> Stopwatch:
-    """Return a stopwatch installed in the handle and its machine."""
+    """Install a stopwatch in the handle and in the handle's machine, and return it."""
     watch = Stopwatch()
     watch.watch(net, "step", "other")
     watch.watch(net, "graph", "building")

@@ -100,7 +100,7 @@ FMA_PIPE, ALU_PIPE, SPECIAL_PIPE, TENSOR_PIPE, MEMORY_PIPE = range(5)  # all sch
 HALF_DEPTH = "HMMA.1684", "HMMA.1688.F32.BF16"
 SECTORS = 4  # sectors of 32 bytes that L1 delivers per cycle
 
-# Reasons for which time is spent.
+# Reasons why time is spent.
 ISSUE, LATENCY, PIPE, L2, L1, SHARED, SPECIAL, FENCE, REMOTE, BRANCH, BARRIER = (
     "issue", "arithmetic latency", "pipe or scheduler taken", "L2", "L1", "shared memory or shuffle",
     "special functions, constants", "fence", "waiting for others' signals", "taken branches", "block barrier",

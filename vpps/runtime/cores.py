@@ -10,7 +10,7 @@ from pathlib import Path
 def default_vps(cores: int, overlapped: bool) -> int:
     """Return the default number of virtual processors.
 
-    In training the host thread records and plans the next batch while the kernel runs. Suppose that this takes h
+    In training, the host thread records and plans the next batch while the kernel runs. Suppose that this takes h
     seconds per batch, and the kernel W seconds on one core. If all C cores have a virtual processor, one of these
     shares its core with the host and the others wait for it: W/C + h per batch. If one core is left free, a batch takes
     the larger of W/(C - 1) and h, which is less if h/W > 1/(C (C - 1)). For the Tree-LSTM in bench/treelstm.py, h/W is

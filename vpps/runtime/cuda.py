@@ -413,7 +413,7 @@ class CudaMachine(Machine):
                 raise
 
     def wait(self, number: int | None = None) -> Failure | None:
-        """Implement `Machine.wait`. After Ctrl-C the launch keeps running and can be waited for again. If it was
+        """Implement `Machine.wait`. After Ctrl-C, the launch keeps running and can be waited for again. If it was
         stopped, the launch queued behind it did nothing and is treated as never begun.
         """
         state = self._state

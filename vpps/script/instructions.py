@@ -8,7 +8,7 @@ Field kinds:
     operand: two words, an address and a mode. Direct: row r starts at `address + r * stride`. Indexed (mode bit 31):
         row r starts at `script[address + r] + offset`. The low 29 bits of the mode are the stride or the offset. A
         *scalar* operand (mode bit 30) has one float per row, used for every unit.
-    list: position in the script of a list, one word per row.
+    list: position, in the script, of a list with one word per row.
     word: an unsigned integer, or a pool address if the name says so.
     float: an IEEE single.
     segments: any number of (operand, width) pairs to the end of the instruction.

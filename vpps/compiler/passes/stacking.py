@@ -108,8 +108,8 @@ class Stacking:
         self._wanted = wanted
 
     def part(self, moved: Container[Parameter]) -> bool:
-        """Undo each stack of which a step updates only some members; called after `see`. Returns True if there were
-        such stacks; the next `see` then finds other ones."""
+        """Undo every stack in which a step updates only some of the members; call after `see`. Returns True if there
+        were such stacks; the next `see` then finds others."""
         stacks = [stack for stack in self._decided[0].all if stack.trainable]
         apart = {p.name for stack in stacks for p in _differing(stack, [p in moved for p in stack.members])}
         if apart:
