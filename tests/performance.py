@@ -36,7 +36,7 @@ from vpps.record import arrays
 
 COMMAND = "python -m tests.performance"
 FILE = Path(__file__).with_suffix(".json")
-TOLERANCE = 0.03  # counts with g++ 11, 13 and 14 are within 2.2 % of those in the file, which are with g++ 12
+TOLERANCE = 0.03  # counts with g++ 11, 13 and 14 are within 2.2 % of those in the file, which g++ 12 gave
 EXAMPLES = 32
 CONFIGURATIONS = [parse(f"{c} sinks-last") for c in ("cpu vector", "cuda vector", "cuda paper")]
 CONFIGURATIONS.append(CONFIGURATIONS[1]._replace(groups=2))

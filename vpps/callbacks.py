@@ -248,7 +248,7 @@ class ReduceOnPlateau(Callback):
 
     def step(self, metric: float) -> None:
         """Take the next value of the metric, and lower the rate if it has not improved for too long. NaN is no
-        improvement. In a world of several processes every rank has to give the same values."""
+        improvement. In a world of several processes, every rank has to give the same values."""
         metric = float(metric)
         if self._is_better(metric):
             self._best, self._bad = metric, 0

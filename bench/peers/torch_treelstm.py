@@ -4,10 +4,10 @@ Three programs with one interface:
 
 - "autograd": a good engineer's first version. One fused product per level; autograd does the backward pass.
 - "manual": the engineer's fast version. The backward is hand-written: one product per level for the activations'
-  gradients, one product per matrix for all weight gradients; with SGD that product adds straight into the weights.
+  gradients, one product per matrix for all weight gradients; with SGD, that product adds straight into the weights.
 - "manual-distinct": "manual", but each word's leaf is computed only once, as `graph.map(distinct=True)` does.
 
-In bf16, products run under autocast. Under autocast PyTorch uses float32 for products that are in place or write to
+In bf16, products run under autocast. Under autocast, PyTorch uses float32 for products that are in place or write to
 existing memory, so the programs compute the product first.
 
 All number the nodes breadth-first over the whole batch. The children of a level are then, pair by pair, exactly the

@@ -105,8 +105,7 @@ def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[in
     Stacked gates that are split again have one part per gate, so that one VP owns the same hidden units of every gate.
     A slice that covers several gates is treated as those gates if it is split exactly as they are. Nodes joined by
     elementwise ops, or added to a product, must agree. If slices differ, the parts are the largest that no slice cuts
-    through. Parts narrower than a granule are ignored: no VP could own a block of such a part, and loops over it would
-    be short.
+    through. Parts narrower than a granule are ignored: no VP could own a block of one, and loops would be short.
     """
     parent = list(range(len(nodes)))
 

@@ -206,8 +206,7 @@ def inspect(
         target: name of the target.
         arch, device, sms: properties of a GPU, which this machine need not have; see `vpps.specialize`. The default is
             this machine's GPU, if any.
-        configuration: virtual processors, policy, schedule, distribution over the chip, passes. The defaults are those
-        of a handle.
+        configuration: virtual processors, policy, schedule, distribution on the chip, passes; default: as in `Handle`.
         train: False for inference only.
         optimizer: default `SGD`.
         clip_norm: bound on the gradients' norm, or None.

@@ -286,7 +286,7 @@ class CudaMachine(Machine):
             if keep:
                 stream = self._state.compute
                 copying = driver.copying(larger.address, self.pool.address, WORD_BYTES * keep, stream)
-                driver.finish(stream, copying)  # after this the old pool may be freed
+                driver.finish(stream, copying)  # from here on, the old pool may be freed
             self.pool = larger
 
     @property

@@ -21,7 +21,7 @@ Division of an instruction among the virtual processors (`Slices`):
     units: a VP owns some units of each of the `parts` equal parts of a row, for all rows (flag ROWS clear);
     rows: a VP owns some whole rows (flag ROWS set);
     alone: a VP computes the whole result, because only its script has the instruction (flag ALONE set);
-    tiles: a VP owns some tiles of a packed matrix; in `outer_tiles` the VPs make partial tiles in turn;
+    tiles: a VP owns some tiles of a packed matrix; in `outer_tiles`, the VPs make partial tiles in turn;
     one: virtual processor 0 executes it.
 
 If virtual processors form groups, an instruction is divided among those of one group, which are numbered within the

@@ -64,7 +64,7 @@ class Pretrained:
         """Write config.json (class, version, constructor arguments) and model.safetensors (weights by name).
 
         The folder is created. Each file is replaced atomically, config.json last. The state of training is not written,
-        nor what is frozen: `model.save` does that. Inside `with model.averaged()` the averages are written.
+        nor what is frozen: `model.save` does that. Inside `with model.averaged()`, the averages are written.
 
         Args:
             like: a set of graphs, or several by name. The names of its words, classes and kinds go to names.json, so

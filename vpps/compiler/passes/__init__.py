@@ -10,7 +10,7 @@ summed, so the set of trained cells belongs to the model and its checkpoints (`c
 
 `lazy_batching` splits a cell by properties of the graph (`record/topology.py`), so each plan has its own split, cached
 by cell and properties. A *tail* from `fusion` (`script/tails.py`) is identified by its program, not by sizes. Tails are
-part of the kernel on cuda and simt; on cpu they are a small separate library, compiled on first use."""
+part of the kernel on cuda and simt; on cpu, they are a small separate library, compiled on first use."""
 
 from __future__ import annotations
 

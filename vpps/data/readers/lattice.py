@@ -35,7 +35,7 @@ def read_lattices(*paths: Source, min_count: int | None = None, like: GraphSet |
 
     Args:
         min_count: renumber characters and words; numbers that occur less often become 0 (unknown). The new vocabularies
-            hold the file's numbers as words. Not allowed with `like`. By default the file's numbers are kept.
+            hold the file's numbers as words. Not allowed with `like`. By default, the file's numbers are kept.
         like: take the vocabularies from this set, which must have them.
 
     Raises:

@@ -15,7 +15,7 @@ follow this ownership, which `compiler/barriers.py` and the verifier know. Such 
 (`held_matvec`; `instruction_of` in `script/instructions.py`), so that a kernel only contains code for the places of its
 own matrices. A plan lists exactly the instructions that it uses (`Plan.instructions`).
 
-Tensor cores multiply a matrix if its products round their operands (`Precision`); in bf16 it needs half the space.
+Tensor cores multiply a matrix if its products round their operands (`Precision`); in bf16, it needs half the space.
 
 All blocks sum gradients in tiles, in memory (`templates/cuda/tiles.cuh`). No products with weights follow in the
 launch, so registers and shared memory are free for these sums.

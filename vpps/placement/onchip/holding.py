@@ -58,7 +58,7 @@ class MatrixSpec:
 
 @dataclass(frozen=True, slots=True)
 class ChipOptions:
-    """Placement options that override the planner. By default the planner decides.
+    """Placement options that override the planner. By default, the planner decides.
 
     Attributes:
         ownership: "aligned" deals units, the same units in every part, and products read windows in shared memory.

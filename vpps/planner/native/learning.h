@@ -1,6 +1,6 @@
 // Learns an automaton for a recurrence from one graph: tabular N-step Q-learning (ED-Batch, 2.3).
 //
-// A trial batches the whole graph once. In every state it takes the action with the greatest value or, with probability
+// A trial batches the whole graph once. In every state, it takes the action with the greatest value or, with probability
 // epsilon, a random action. In a state without tried actions it follows policy `critical`, or `sufficient` if states do
 // not rank types. After the trial, from the last action to the first, the value of each action is moved towards the sum
 // of the next N rewards plus the best value N steps later.
