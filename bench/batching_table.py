@@ -75,7 +75,7 @@ def beside_program(line: Line) -> str:
 
 
 def barriers(line: Line) -> str:
-    """Format stages, then barriers of a training step and of inference."""
+    """Format the stages, then the barriers in a training step and in inference."""
     return f"{line['stages']:.0f} · {line['barriers']:.0f} · {line['barriers_infer']:.0f}"
 
 

@@ -214,7 +214,7 @@ class Clock:
     def _meet(
         self, arrived: dict[int, float], mine: list[Counter[tuple[int, str]]], spent: Spent, pc: int, last: list[float]
     ) -> None:
-        """Let the block's warps go on together, at the time of the last warp."""
+        """Let the block's warps continue together, at the time of the last warp."""
         latest = max(arrived, key=lambda w: arrived[w])
         spent.by.update(mine[latest])
         spent.by[pc, BARRIER] += self.c.block_barrier

@@ -11,7 +11,7 @@ Four programs with one interface:
   padded to its largest size in the run's mini-batches that share it, rounded up to a multiple of 8. A program that sees
   its data for the first time could not know these sizes. `padding` is rows computed over rows needed.
 
-In all of them products are fused over gates and children, word vectors are gathered once and updated by one index_add,
+In all of them, products are fused over gates and children, word vectors are gathered once and updated by one index_add,
 and nothing in a step waits for the device. In bf16, the first two run under autocast; the others store as autocast
 would: everything is bf16 except weights, losses, the gradients of both, and sums of gradients.
 """

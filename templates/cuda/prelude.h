@@ -90,7 +90,7 @@ struct Vp {
 enum { SCRIPT_WORDS = VP_SCRIPT_WORDS, SCRATCH = 512 };
 VP_DEVICE Word* script_buffer() { return (Word*)shared_memory(); }
 VP_DEVICE float* scratch() { return shared_memory() + SCRIPT_WORDS; }
-VP_DEVICE Word* verdict() { return (Word*)scratch() + SCRATCH; }  // outcome of a wait: 0 if the launch goes on
+VP_DEVICE Word* verdict() { return (Word*)scratch() + SCRATCH; }  // outcome of a wait: 0 if the launch continues
 VP_DEVICE Word& last_word() { return verdict()[3]; }          // last word of the script; it would occupy a register all the time
 VP_DEVICE float* block_memory() { return shared_memory() + SCRIPT_WORDS + SCRATCH + 4; }
 

@@ -530,7 +530,7 @@ class Model(Readable, Hinting):
         policy), step count and seed, atomically.
 
         The file is in safetensors format. It replaces an existing file and keeps that file's mode and owner. If the
-        path is a link, the link's target is replaced.
+        path is a link, its target is replaced.
 
         Args:
             metadata: your strings, read back as `model.metadata`; None keeps the last load's strings.

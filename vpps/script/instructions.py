@@ -12,7 +12,7 @@ Field kinds:
     word: an unsigned integer, or a pool address if the name says so.
     float: an IEEE single.
     segments: any number of (operand, width) pairs to the end of the instruction.
-    views: any number of (operand, use) pairs to the end of the instruction, see `tails.py`.
+    views: any number of (operand, use) pairs to the end of the instruction; see `tails.py`.
 
 Instructions on lists have a row per vertex, and work on the elements of its lists. In operands with `elements`, rows
 `elements[r]` to `elements[r + 1]` are the elements of vertex r; row 0 is the first element of the cell.
@@ -46,7 +46,7 @@ OFFSET_MASK = (1 << 29) - 1
 MAGIC = 0x53505056  # "VPPS"
 HEADER_WORDS = 4  # magic, number of virtual processors, groups, total words; then one entry point per VP
 
-COUNTERS = 8  # of signals: one for each group of virtual processors, then one for barriers of all groups
+COUNTERS = 8  # of signals: one for each group of virtual processors, then one for barriers across all groups
 MAX_GROUPS = COUNTERS - 1
 
 

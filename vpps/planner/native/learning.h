@@ -6,7 +6,7 @@
 // of the next N rewards plus the best value N steps later.
 //
 // A state does not describe a frontier completely. So values fluctuate, and so does the quality of the greedy policies.
-// Greedy policies are tried from time to time, and the best one is kept, not the last. The first candidate consists of
+// Greedy policies are tried from time to time, and the best one, not the last, is kept. The first candidate consists of
 // a trial's choices before any learning.
 //
 // The same seed gives the same automaton on all machines: doubles are computed in a fixed order, multiplications and
