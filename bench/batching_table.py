@@ -64,7 +64,7 @@ def batches(line: Line) -> str:
 
 
 def bound(line: Line) -> str:
-    """Format the lower bound of batches."""
+    """Format the lower bound on batches."""
     return f"{line['bound']:.0f}"
 
 

@@ -1,4 +1,4 @@
-"""Several graphs at once, one graph more than once, backward twice or never: each is correct, or a clear error."""
+"""Several graphs at once, one graph more than once, backward twice or never: each gives correct results or an error."""
 
 from __future__ import annotations
 
