@@ -1,6 +1,6 @@
 """Counts the work that planner and recorder do on fixed graphs; `python -m tests.performance` records the counts.
 
-Both libraries are compiled once more, without optimisation: g++ calls a counter in every basic block, and the linker
+Both libraries are compiled again, without optimisation: g++ calls a counter in every basic block, and the linker
 redirects `operator new` and the functions that copy and fill memory. All runs on all processors give the same counts.
 The counts show extra loops, look-ups and copies, but not slower instructions or cache misses: bench/ measures times.
 """

@@ -320,7 +320,7 @@ class ParameterStore:
         return factors(self.ema, self._averaged, self._rows_averaged(table)[rows])
 
     def begin(self, plan: Plan, updates: bool) -> None:
-        """Record the beginning of a training step: it updates the weights, or adds to the held gradients."""
+        """Record the start of a training step: it updates the weights, or adds to the held gradients."""
         self.held = plan.held
         self._held_in_pool = self._held_changed = True
         if updates:

@@ -141,7 +141,7 @@ class Inspection:
     def sass(self) -> str:
         """Return the machine code of the kernel (cuda); comments give lines of `source()`.
 
-        The kernel is compiled once more, as kernels that run have no line information. The instructions are the same.
+        The kernel is compiled again, because kernels that run have no line information. The instructions are the same.
 
         Raises:
             HandleError: the target is another one.

@@ -331,7 +331,7 @@ class Driver:
     # ---- memory
 
     def memory(self) -> tuple[int, int]:
-        """Return the GPU's free and total memory in bytes. What CuPy holds in reserve does not count as free."""
+        """Return the GPU's free and total memory in bytes. CuPy's reserve does not count as free."""
         result = self._api.cuMemGetInfo()
         self._value(result)
         return int(result[1]), int(result[2])

@@ -5,8 +5,8 @@ because messages name them. Passes over instructions (`fusion`, `chaining`) work
 change a bit of any result.
 
 A **stack** (`placement/stacks.py`) is made if all trained cells multiply its members by the same vector. If a later
-cell does not, the stack is undone: the handle places all parameters anew. Stacking changes the order in which gradients
-are summed, so the set of trained cells belongs to the model and its checkpoints (`cell_history.py`).
+cell does not, the stack is undone: the handle places all parameters again. Stacking changes the order in which
+gradients are summed, so the set of trained cells belongs to the model and its checkpoints (`cell_history.py`).
 
 `lazy_batching` splits a cell by properties of the graph (`record/topology.py`), so each plan has its own split, cached
 by cell and properties. A *tail* from `fusion` (`script/tails.py`) is identified by its program, not by sizes. Tails are
