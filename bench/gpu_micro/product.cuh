@@ -2,9 +2,8 @@
 // additions. Macros: R rows and K columns of a block's weights, KC of them copied at a time, to one of BUFFERS; KIND, RT, VT;
 // LV and UNROLL for float32.
 //
-// KIND 0: float32. Weights are in shared memory; a lane owns RT x VT results: LV lanes for vectors, the others for rows.
-// KIND 1, 2, 3: bf16, tf32, 3xtf32 on tensor cores. Weights are fragments in registers; a warp has RT x 16 rows, VT x 8
-// vectors.
+// KIND 0: float32. Weights are in shared memory, a lane owns RT x VT results: LV lanes for vectors, the others for rows.
+// KIND 1, 2, 3: bf16, tf32, 3xtf32 on tensor cores. Weights are fragments in registers; a warp has RT x 16 rows, VT x 8 vectors.
 enum { CHUNKS = K / KC, KW = KC / WARPS };  // KC columns are copied at a time, KW of them for each warp
 #if KIND == 0
 enum { LR = 32 / LV, V = LV * VT, ROWS = RT * LR, XS = KC + 4, WS = K + 4, HELD = ROWS * WS, AT_ONCE = 1 };

@@ -2,8 +2,8 @@
 
 Four programs with one interface:
 
-- "pernode": one node at a time, as define-by-run programs are written; autograd does the backward.
-- "autograd": batched by level over the whole mini-batch, a product per level; autograd does the backward.
+- "pernode": one node at a time, as define-by-run programs are written; autograd does the backward pass.
+- "autograd": batched by level over the whole mini-batch, a product per level; autograd does the backward pass.
 - "manual": batched by level with a hand-written backward, which needs a third of the kernels. The elementwise part of a
   level is one function, compiled by torch.compile on request.
 - "graphs": "manual" captured into CUDA graphs, replayed: the host only fills in indices. A captured graph has fixed

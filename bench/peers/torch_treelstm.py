@@ -194,7 +194,7 @@ def transposed(matrix: Tensor, inner: int, copy: Tensor) -> Tensor:
 
 
 def forward_by_level(w: Mapping[str, Tensor], x: Tensor, s: Schedule, row_order: Tensor) -> Tensor:
-    """Return the logits of all rows, from the arguments of `states_by_level`; autograd does the backward."""
+    """Return the logits of all rows, from the arguments of `states_by_level`; autograd does the backward pass."""
     return F.linear(states_by_level(w, x, s, row_order), w["Wo"], w["bo"])
 
 
