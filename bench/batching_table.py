@@ -3,9 +3,9 @@
     python bench/batching_table.py bench/results/cpu/DATE-batching.jsonl
 
 Each granularity has a table with a row per workload and a column per policy: batches, and their ratio to the lower
-bound. At the granularity of ED-Batch's program, a second table compares the policy with that program. Each is divided
-by its own bound, as mini-batches differ. At vpps's own granularity, a table of stages and barriers follows: the cost in
-a persistent kernel. The last table gives the cost of learning, also of ED-Batch's program (here, and in its paper).
+bound. A second table compares the policy with ED-Batch's program, at that program's granularity. Each is divided by its
+own bound, because mini-batches differ. At vpps's own granularity, a table of stages and barriers follows: the cost in a
+persistent kernel. The last table gives the cost of learning, also for ED-Batch's program (here and in its paper).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def batches(line: Line) -> str:
 
 
 def bound(line: Line) -> str:
-    """Format the lower bound of batches."""
+    """Format the lower bound on batches."""
     return f"{line['bound']:.0f}"
 
 
@@ -75,7 +75,7 @@ def beside_program(line: Line) -> str:
 
 
 def barriers(line: Line) -> str:
-    """Format stages, then barriers of a training step and of inference."""
+    """Format the stages, then the barriers in a training step and in inference."""
     return f"{line['stages']:.0f} · {line['barriers']:.0f} · {line['barriers_infer']:.0f}"
 
 

@@ -3,7 +3,7 @@
     python bench/constants.py --steps 100000 >> bench/results/cpu/DATE-constants.jsonl
 
 Each step trains a chain of `--calls` calls of clamp, leaky_relu and dropout, whose bounds, slope and rate change. The
-calls are bare ops (`ops`), are in a cell that is defined anew for each step (`closure`), or are keyword arguments of
+calls are bare ops (`ops`), are in a cell that is redefined for each step (`closure`), or are keyword arguments of
 one cell (`keyword`). Both sides take turns, a hundredth of the steps at a time. `grown` is the growth of the process
 since the first turn, in megabytes.
 """

@@ -62,8 +62,8 @@ class Stopwatch:
         self._since = time.perf_counter()
 
     def watch(self) -> None:
-        """Replace the functions by timed ones. From now on all work is serial: work that would overlap with the program
-        is done immediately."""
+        """Replace the functions by timed ones. From now on, all work is serial: work that would overlap with the
+        program is done immediately."""
         World.aside = _at_once  # type: ignore[method-assign, assignment]
         for owner, name, part, is_whole in PARTS:
             setattr(owner, name, self._watched(getattr(owner, name), part, is_whole))

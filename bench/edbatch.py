@@ -3,11 +3,11 @@
     python bench/workloads.py --mode infer --hidden 128 --batch-sizes 64 --tasks ... > infer.jsonl     and 256
     python bench/edbatch.py infer.jsonl [--markdown]
 
-Each line compares, for one workload, vpps and DyNet (the better strategy) in one run here with ED-Batch and vanilla
-DyNet there, and gives the gain of each over DyNet on its machine. `value` is vpps's examples per second and `edbatch`
-ED-Batch's figure, for a direct comparison. `scaled` is ED-Batch's figure times (DyNet here / DyNet there): its speed
-here if both DyNet programs were the same. They are not: the one there is in C++, the one here in Python, which builds
-graphs more slowly. So `scaled` is fair to small models only as far as DyNet's core dominates.
+Each line compares one run of vpps and DyNet (with its better strategy) here with ED-Batch and vanilla DyNet there, for
+one workload, and gives each system's gain over DyNet on its machine. `value` is vpps's examples per second and
+`edbatch` ED-Batch's figure, for a direct comparison. `scaled` is ED-Batch's figure times (DyNet here / DyNet there):
+its speed here if both DyNet programs were the same. They are not: the one there is in C++, the one here in Python,
+which builds graphs more slowly. So `scaled` is fair to small models only as far as DyNet's core dominates.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def tree_lstm(options: argparse.Namespace) -> None:
 class Disturbed(Reference):
     """A reference whose vectors carry float32's errors when a product rounds them.
 
-    A value next to a rounding boundary can be rounded either way. In bf16 the two results differ by 2^-8 of the value,
+    A value next to a rounding boundary can be rounded either way. In bf16, the two results differ by 2^-8 of the value,
     so a deep network cannot agree with the reference to 1e-4. This class measures how far apart correct results can be.
     """
 

@@ -1,7 +1,7 @@
 """Endurance checks: thousands of launches, two handles at once, a stopped launch. Results are printed as they come.
 
     python bench/gpu_endurance.py launches    10,000 training steps without waiting: losses must stay finite, and
-                                              repeating the first tenth gives equal bits; a line per tenth has its speed
+                                              repeating the first tenth gives equal bits; prints the speed of each tenth
     python bench/gpu_endurance.py two         two handles that train in turn, with launches in flight at the same time,
                                               must end with the bits that each gets alone
     python bench/gpu_endurance.py abort       a script that the kernel cannot execute, and one that waits for ever: each

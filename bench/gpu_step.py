@@ -14,9 +14,9 @@ At batch 1 it should be below `aim`, 100 us, so that the device is the limit. It
 `waiting` is the wait for the previous launch, and `step` the whole step. --device cpu measures the cpu target, where
 nothing is copied.
 
-A line "device memory" follows for each batch size. It gives MB per step by a model (every weight read once and written
-once). If Nsight Compute (ncu) is installed, it also has the kernel's reads and writes, with L2 as the previous launch
-left it and with L2 flushed. Only the measured figures include activations.
+A line "device memory" follows for each batch size. It gives MB per step, from a model (every weight is read once and
+written once). If Nsight Compute (ncu) is installed, it also has the kernel's reads and writes, both with L2 as the
+previous launch left it and with L2 flushed. Only the measured figures include activations.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Stopwatch:
 
 
 def watched(net: VppsTreeLstm) -> Stopwatch:
-    """Return a stopwatch installed in the handle and its machine."""
+    """Install a stopwatch in the handle and in the handle's machine, and return it."""
     watch = Stopwatch()
     watch.watch(net, "step", "other")
     watch.watch(net, "graph", "building")

@@ -60,7 +60,7 @@ def measured(timelines: Sequence[Timeline]) -> np.ndarray[Any, Any]:
 
 
 def rows(timelines: Sequence[Timeline]) -> Iterator[list[Any]]:
-    """Yield the rows of the table, see COLUMNS."""
+    """Yield the rows of the table; see COLUMNS."""
     took = measured(timelines)
     by_vp = np.median(took, 0)
     shortest, longest = (np.median(extreme(took, 2), 0) for extreme in (np.nanmin, np.nanmax))

@@ -297,7 +297,7 @@ def keep_freed_memory() -> None:
 def mkl_avx512() -> None:
     """Make MKL use AVX-512 on a CPU that Intel did not make: re-execute this program with a preloaded library.
 
-    MKL picks its code path by vendor, through the function below. Without it the peer's matrix products run at less
+    MKL picks its code path by vendor, through the function below. Without it, the peer's matrix products run at less
     than half the library's speed there. Call this function first: the re-execution loses all earlier state.
     """
     if folder := os.environ.pop(_PRELOADED, None):

@@ -16,7 +16,7 @@ one class, or the class frequencies in the training data. A model that is no bet
 exits with status 1 if the first losses differ, if nothing was learned, or if vpps is worse than the peer by more than
 noise.
 
-With `--precision bf16` the peer is vpps in float32, to show the effect of rounding on learning. Then the losses of the
+With `--precision bf16`, the peer is vpps in float32, to show the effect of rounding on learning. Then the losses of the
 first 200 steps must agree to a hundredth of their mean, on average.
 """
 

@@ -6,7 +6,7 @@
 Measures, for each shape and number n of vectors, GFLOP/s of `matvec` (W x for n vectors), `transposed` (W^T x) and
 `outer` (the sum of n outer products), as scripts of one virtual processor. The peers, on the same shapes and one
 thread, are NumPy's sgemm (OpenBLAS), PyTorch's sgemm (MKL), and oneDNN through PyTorch; the best one counts. `peak` is
-the speed of fused multiply-adds on registers (peaks.cpp). With --precision bf16 the peer is vpps in float32.
+the speed of fused multiply-adds on registers (peaks.cpp). With --precision bf16, the peer is vpps in float32.
 """
 
 from __future__ import annotations

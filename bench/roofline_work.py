@@ -22,8 +22,8 @@ class Amount:
     """The work of a phase.
 
     Attributes:
-        flops: operations of products with matrices. A multiply-add counts as two, and one in bf16 as one. Elementwise
-            instructions have few operations, and are limited by their bytes.
+        flops: operations of products with matrices. A multiply-add counts as two operations, in bf16 as one.
+            Elementwise instructions have few operations, and are limited by their bytes.
         asked: bytes that instructions read and write outside the chip. A product reads its matrix once for all vectors.
         moved: bytes of distinct memory: a float that is read first and written later counts twice.
     """

@@ -23,7 +23,7 @@ Line = dict[str, Any]
 
 
 def read(paths: Iterable[Path], benches: Collection[str]) -> list[Line]:
-    """Return these benches' lines in some files; if several share case, program and peer, only the last one."""
+    """Return these benches' lines in some files; of lines with equal case, program and peer, only the last."""
     found: dict[Any, Line] = {}
     for path in paths:
         for text in path.read_text(encoding="utf-8").splitlines():

@@ -9,7 +9,7 @@
     mixed-torch-adam  like mixed, but PyTorch's Adam updates everything
     outside           only PyTorch's part of mixed: there is no layer, and losses are not compared
     torch-manual      all in PyTorch, the layer batched by level with a hand-written backward
-    torch-autograd    like torch-manual, but autograd does the backward
+    torch-autograd    like torch-manual, but autograd does the backward pass
 
 Every program trains with Adam (table rows that a batch does not use are not updated). Prints a line of JSON per pair of
 programs; see README.md. Exit status 1 if losses differ. --sharing measures `mixed` with two PyTorch threads beside two

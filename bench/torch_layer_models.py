@@ -255,7 +255,7 @@ class _LevelBatchedLayer(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, W: Tensor, b: Tensor, U: Tensor, bU: Tensor, s: Schedule, U_t: Tensor) -> Tensor:
         w = dict(zip(TREE_LAYER, (W, b, U, bU), strict=True))
         ctx.x, ctx.W, ctx.layer = x, W, TreeLayer(w, x, s, transposed(U, s.inner[-1], U_t))
-        return ctx.layer.h.detach()  # type: ignore[no-any-return]  # itself it would keep ctx, and ctx it
+        return ctx.layer.h.detach()  # type: ignore[no-any-return]  # h itself and ctx would refer to each other
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

@@ -5,8 +5,8 @@
     both:   h = sig(o) * tanh(c)
     loss:   sum over all nodes of cross_entropy(Wo h + bo, label) / batch size
 
-With --precision bf16 the peers are vpps in float32, and PyTorch both under autocast and in float32. One JSON object per
-line and per peer; see README.md. Exit status 1 when the contenders' losses differ.
+With --precision bf16, the peers are vpps in float32, and PyTorch both under autocast and in float32. One JSON object
+per line and per peer; see README.md. Exit status 1 when the contenders' losses differ.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ DATA = {
 def data_folder(asked: Path | None = None, synthetic: bool = False) -> Path | None:
     """Return the folder of all data sets: `asked`, $VPPS_DATA, or shared/data in the checkout or beside it.
 
-    Returns None if synthetic data is requested or is all there is; the latter is announced.
+    Returns None if synthetic data is requested, or (announced) if there is no other data.
     """
     if synthetic:
         return None

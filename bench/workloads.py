@@ -21,7 +21,7 @@ vertices per example, since slow contenders are timed on fewer examples. `gemm` 
 for the model's largest matrix times 64 vectors; products alone would give their ratio. Contenders that need more than
 --slowest seconds for a mini-batch are left out; their lines say so under `skipped`.
 
-With --memory the value is the MB that a program adds: the peak resident set of a fresh process minus the resident set
+With --memory, the value is the MB that a program adds: the peak resident set of a fresh process minus the resident set
 with data and weights but before the program. This also holds for --mode infer.
 
 Exit status 1 if a contender failed or differed; all others are still measured.

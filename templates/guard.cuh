@@ -54,7 +54,7 @@ VP_ROUTINE void report_loss(const Vp& vp, const Loss& i)
     if (vp.id == 0) tell(vp, i.slot, vp.pool[i.source]);
 }
 
-// Returns `fine`: true if the launch goes on. Tells the host 0 if fine, else the float `why`, which is not finite.
+// Returns `fine`: true if the launch continues. Tells the host 0 if fine, else the float `why`, which is not finite.
 VP_DEVICE bool goes_on(const Vp& vp, Word left_out, bool fine, Word why)
 {
     if (vp.id == 0) tell(vp, left_out, fine ? 0.f : as_float(why));

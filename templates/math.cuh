@@ -46,7 +46,7 @@ VP_DEVICE float exp_(float x)
 // If e^x is small, 1 + e^x is 1.
 VP_DEVICE float logistic_(float x)
 {
-    const Exponential e(bounded(x, -40.f, 104.f));  // above the upper bound 1 / e^x is 0
+    const Exponential e(bounded(x, -40.f, 104.f));  // 1 / e^x is 0 above the upper bound
     const float scale = as_float((as_word(e.shifted) << 23) + ((127u - 32u) << 23));
     return x != x ? x : reciprocal_(fma_(e.mantissa, scale, 2.3283064365386963e-10f));
 }

@@ -99,7 +99,7 @@ def fused_folders(request: pytest.FixtureRequest) -> None:
 @pytest.fixture
 def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Build emulated kernels with every end of a launch from the start, so that none is recompiled for it. Without
-    weights on the chip this is the kernel of tests/simt."""
+    weights on the chip, this is the kernel of tests/simt."""
     from tests.kernels import know_everything_in_memory, know_the_end_of_launches, widen
     from vpps.runtime.simt import SimtMachine
 

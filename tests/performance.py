@@ -1,6 +1,6 @@
 """Counts the work that planner and recorder do on fixed graphs; `python -m tests.performance` records the counts.
 
-Both libraries are compiled once more, without optimisation: g++ calls a counter in every basic block, and the linker
+Both libraries are compiled again, without optimisation: g++ calls a counter in every basic block, and the linker
 redirects `operator new` and the functions that copy and fill memory. All runs on all processors give the same counts.
 The counts show extra loops, look-ups and copies, but not slower instructions or cache misses: bench/ measures times.
 """
@@ -36,7 +36,7 @@ from vpps.record import arrays
 
 COMMAND = "python -m tests.performance"
 FILE = Path(__file__).with_suffix(".json")
-TOLERANCE = 0.03  # counts with g++ 11, 13 and 14 are within 2.2 % of those in the file, which are with g++ 12
+TOLERANCE = 0.03  # counts with g++ 11, 13 and 14 are within 2.2 % of those in the file, which g++ 12 gave
 EXAMPLES = 32
 CONFIGURATIONS = [parse(f"{c} sinks-last") for c in ("cpu vector", "cuda vector", "cuda paper")]
 CONFIGURATIONS.append(CONFIGURATIONS[1]._replace(groups=2))

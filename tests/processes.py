@@ -18,7 +18,7 @@ HEED_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_ha
 
 
 def start(code: str, environment: Mapping[str, str] | None = None, stdin: bool = False) -> subprocess.Popen[str]:
-    """Start a process that runs the code in the root of the checkout; its output is piped, and its input on request."""
+    """Start a process that runs the code in the checkout's root; its output and, on request, its input are piped."""
     return subprocess.Popen(
         [sys.executable, "-c", HEED_CTRL_C + textwrap.dedent(code)],
         cwd=ROOT,

@@ -105,7 +105,7 @@ class TestLoop:
 @pytest.mark.host
 class TestPlateau:
     @pytest.mark.parametrize("options, metrics, rates", [
-        # After more than 2 metrics in a row that are not better, and not by an improvement below the threshold.
+        # Falls after more than 2 metrics in a row that are not better; improvements below the threshold do not count.
         ({}, [5, 4, 3.9999, 4, 3.99985, 4, 3, 3, 3, 3], [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.5, 0.25]),
         ({"threshold_mode": "abs", "threshold": 1}, [5, 4, 4.5, 4.2, 3.9, 3], [1, 1, 1, 0.5, 0.5, 0.5]),
         ({"mode": "max", "threshold": 0.1}, [1, 1.05, 1.1, 1.2, 1.3, 1.3, 1.31], [1, 1, 1, 1, 1, 1, 0.5]),

@@ -22,7 +22,7 @@ __all__ = ["Callback", "Loop", "ProgressBar", "ReduceOnPlateau", "TensorBoard"]
 
 
 class Callback:
-    """Base class of callbacks: override what you need. As a context manager it closes itself."""
+    """Base class of callbacks: override what you need. As a context manager, it closes itself."""
 
     def on_step(self, step: int, loss: float, **values: float) -> None:
         """Take the loss of an update.
@@ -192,8 +192,8 @@ class ProgressBar(Callback):
 class ReduceOnPlateau(Callback):
     """A learning rate that is multiplied by `factor` when a metric has stopped improving: `vpps.Adam(lr=rate)`.
 
-    The rule is that of PyTorch's `ReduceLROnPlateau`. A metric is better if it beats the best one by `threshold`. After
-    more than `patience` metrics in a row that are not better, the rate falls. Then `cooldown` metrics are not counted.
+    The rule is that of PyTorch's `ReduceLROnPlateau`. A metric is better if it beats the best one by `threshold`. The
+    rate falls after more than `patience` metrics in a row that are not better. Then `cooldown` metrics are not counted.
 
     Args:
         lr: the first rate; afterwards the current one.
@@ -248,7 +248,7 @@ class ReduceOnPlateau(Callback):
 
     def step(self, metric: float) -> None:
         """Take the next value of the metric, and lower the rate if it has not improved for too long. NaN is no
-        improvement. In a world of several processes every rank has to give the same values."""
+        improvement. In a world of several processes, every rank has to give the same values."""
         metric = float(metric)
         if self._is_better(metric):
             self._best, self._bad = metric, 0

@@ -48,7 +48,7 @@ def build(folder: Path = prebuilt.FOLDER, kernels: bool = False, target: str = "
 
 def build_for_checkout() -> list[Path]:
     """Call `build` for the package's folder. In parallel, compile this machine's cpu kernel into the cache, for the
-    first program: with two cores this takes no longer. Raises as `build` does."""
+    first program: with two cores, this takes no longer. Raises as `build` does."""
     with ThreadPoolExecutor() as pool:
         kernel = pool.submit(build_cpu)
         made = build()

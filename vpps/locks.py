@@ -39,7 +39,7 @@ def held(paths: Iterable[Path]) -> Iterator[bool]:
 
     Yields:
         True if the lock is held. It is False if no file can be created, if the file system has no locks, or if another
-        process held the lock for longer than `PATIENCE`: callers must be able to go on without it.
+        process held the lock for longer than `PATIENCE`: callers must be able to continue without it.
     """
     deadline, file = time.monotonic() + PATIENCE, None
     for path in paths:

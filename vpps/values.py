@@ -164,7 +164,7 @@ def check_callable(f: Any, what: str) -> None:
 
 
 def said_of(name: str, known: Collection[str]) -> str:
-    """Return a suggestion for an unknown name: similar known names if there are any, else all known names."""
+    """Return a suggestion for an unknown name: similar known names if there are any, otherwise all known names."""
     near = get_close_matches(name, known, n=3)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(known) or 'none'}"
 

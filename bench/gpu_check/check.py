@@ -113,7 +113,7 @@ class Run:
 
 def ordered(every: list[Step], known: dict[str, str]) -> list[Step]:
     """Return the steps of a run that continues another: first the steps that it did not start, then those that did not
-    succeed. A step that began and has no end is among the latter: it may have crashed the machine."""
+    succeed. A step that started but never ended is among the latter: it may have crashed the machine."""
     versions, *others = every
     left = [step for step in others if known.get(step.name) != ENDED_WELL]
     return [versions, *sorted(left, key=lambda step: known.get(step.name) in ("failed", "hung", "begun"))]

@@ -100,7 +100,7 @@ FMA_PIPE, ALU_PIPE, SPECIAL_PIPE, TENSOR_PIPE, MEMORY_PIPE = range(5)  # all sch
 HALF_DEPTH = "HMMA.1684", "HMMA.1688.F32.BF16"
 SECTORS = 4  # sectors of 32 bytes that L1 delivers per cycle
 
-# Reasons for which time is spent.
+# Reasons why time is spent.
 ISSUE, LATENCY, PIPE, L2, L1, SHARED, SPECIAL, FENCE, REMOTE, BRANCH, BARRIER = (
     "issue", "arithmetic latency", "pipe or scheduler taken", "L2", "L1", "shared memory or shuffle",
     "special functions, constants", "fence", "waiting for others' signals", "taken branches", "block barrier",
@@ -214,7 +214,7 @@ class Clock:
     def _meet(
         self, arrived: dict[int, float], mine: list[Counter[tuple[int, str]]], spent: Spent, pc: int, last: list[float]
     ) -> None:
-        """Let the block's warps go on together, at the time of the last warp."""
+        """Let the block's warps continue together, at the time of the last warp."""
         latest = max(arrived, key=lambda w: arrived[w])
         spent.by.update(mine[latest])
         spent.by[pc, BARRIER] += self.c.block_barrier

@@ -2,8 +2,8 @@
 
 Four programs with one interface:
 
-- "pernode": one node at a time, as define-by-run programs are written; autograd does the backward.
-- "autograd": batched by level over the whole mini-batch, a product per level; autograd does the backward.
+- "pernode": one node at a time, as define-by-run programs are written; autograd does the backward pass.
+- "autograd": batched by level over the whole mini-batch, a product per level; autograd does the backward pass.
 - "manual": batched by level with a hand-written backward, which needs a third of the kernels. The elementwise part of a
   level is one function, compiled by torch.compile on request.
 - "graphs": "manual" captured into CUDA graphs, replayed: the host only fills in indices. A captured graph has fixed
@@ -11,8 +11,8 @@ Four programs with one interface:
   padded to its largest size in the run's mini-batches that share it, rounded up to a multiple of 8. A program that sees
   its data for the first time could not know these sizes. `padding` is rows computed over rows needed.
 
-In all of them products are fused over gates and children, word vectors are gathered once and updated by one index_add,
-and nothing in a step waits for the device. In bf16 the first two run under autocast; the others store as autocast
+In all of them, products are fused over gates and children, word vectors are gathered once and updated by one index_add,
+and nothing in a step waits for the device. In bf16, the first two run under autocast; the others store as autocast
 would: everything is bf16 except weights, losses, the gradients of both, and sums of gradients.
 """
 

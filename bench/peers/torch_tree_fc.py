@@ -2,10 +2,10 @@
 
 Two programs with the interface and the numbering of `torch_treelstm.py`: nodes are numbered breadth-first over the
 whole batch, so that the children of a level are, pair by pair, the rows of the next one. Trees come as data with their
-nodes in any order, and are sorted into levels. In complete trees all leaves are on the last level. So every level is a
+nodes in any order, and are sorted into levels. In complete trees, all leaves are on the last level. So every level is a
 slice, and only the embeddings are gathered or scattered.
 
-- "autograd": one product per level, autograd does the backward;
+- "autograd": one product per level; autograd does the backward pass;
 - "manual": a hand-written backward, in place; one product for all weight gradients adds straight into the weights.
 """
 

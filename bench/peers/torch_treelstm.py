@@ -2,12 +2,12 @@
 
 Three programs with one interface:
 
-- "autograd": a good engineer's first version. One fused product per level, autograd does the backward.
+- "autograd": a good engineer's first version. One fused product per level; autograd does the backward pass.
 - "manual": the engineer's fast version. The backward is hand-written: one product per level for the activations'
-  gradients, one product per matrix for all weight gradients; with SGD that product adds straight into the weights.
+  gradients, one product per matrix for all weight gradients; with SGD, that product adds straight into the weights.
 - "manual-distinct": "manual", but each word's leaf is computed only once, as `graph.map(distinct=True)` does.
 
-In bf16 products run under autocast. Under autocast PyTorch uses float32 for products that are in place or write to
+In bf16, products run under autocast. Under autocast, PyTorch uses float32 for products that are in place or write to
 existing memory, so the programs compute the product first.
 
 All number the nodes breadth-first over the whole batch. The children of a level are then, pair by pair, exactly the
@@ -194,7 +194,7 @@ def transposed(matrix: Tensor, inner: int, copy: Tensor) -> Tensor:
 
 
 def forward_by_level(w: Mapping[str, Tensor], x: Tensor, s: Schedule, row_order: Tensor) -> Tensor:
-    """Return the logits of all rows, from the arguments of `states_by_level`; autograd does the backward."""
+    """Return the logits of all rows, from the arguments of `states_by_level`; autograd does the backward pass."""
     return F.linear(states_by_level(w, x, s, row_order), w["Wo"], w["bo"])
 
 

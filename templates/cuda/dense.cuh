@@ -241,8 +241,8 @@ template <bool FEW, int FIRST = 0, int END = VP_PRODUCT_TILES, class F> VP_DEVIC
     }
 }
 
-// dst = W x + bias. With a chained tail there is no dst: the tail runs on the results when all vectors are done or the result
-// buffer is full.
+// dst = W x + bias. With a chained tail, there is no dst: the tail runs on the results when all vectors are done or the
+// result buffer is full.
 VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
 {
     const Dense m = dense(i.matrix);

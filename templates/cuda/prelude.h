@@ -90,7 +90,7 @@ struct Vp {
 enum { SCRIPT_WORDS = VP_SCRIPT_WORDS, SCRATCH = 512 };
 VP_DEVICE Word* script_buffer() { return (Word*)shared_memory(); }
 VP_DEVICE float* scratch() { return shared_memory() + SCRIPT_WORDS; }
-VP_DEVICE Word* verdict() { return (Word*)scratch() + SCRATCH; }  // outcome of a wait: 0 if the launch goes on
+VP_DEVICE Word* verdict() { return (Word*)scratch() + SCRATCH; }  // outcome of a wait: 0 if the launch continues
 VP_DEVICE Word& last_word() { return verdict()[3]; }          // last word of the script; it would occupy a register all the time
 VP_DEVICE float* block_memory() { return shared_memory() + SCRIPT_WORDS + SCRATCH + 4; }
 
@@ -180,8 +180,8 @@ template <class F> VP_DEVICE float reduce_sum(int n, F f)
     return sum_of_warp(part);
 }
 
-// The largest of f(0) ... f(n - 1). With NANS it is NaN if any of them is; without, a NaN may be ignored, which saves two of
-// three instructions.
+// The largest of f(0) ... f(n - 1). With NANS, it is NaN if any of them is; without NANS, a NaN may be ignored, which saves
+// two of three instructions.
 template <bool NANS = false, class F> VP_DEVICE float reduce_max(int n, F f)
 {
     const auto larger = [](float a, float b) { return !NANS ? fmaxf(a, b) : a != a || a > b ? a : b; };
@@ -205,8 +205,8 @@ template <class F> VP_DEVICE Word reduce_largest(int n, F f)
     return (Word)top;
 }
 
-// The largest magnitude in some rows. On a GPU each row is checked by a warp instead, so this returns more than any number, which
-// makes the caller check row by row.
+// The largest magnitude in some rows. On a GPU, each row is checked by a warp instead, so this returns more than any
+// number, which makes the caller check row by row.
 template <class Row> VP_DEVICE Word largest_of_rows(int, int, int, Row) { return 0x7fffffffu; }
 
 // The first of the largest values f(0) ... f(n - 1); a NaN wins only in the first place.

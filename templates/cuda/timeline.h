@@ -3,10 +3,10 @@
 // ---- timeline, CUDA: records the instructions of every thread block. A kernel has this file, and the lines that begin with
 // VP_TIMELINE, only if it was rendered to record timelines. Other kernels have no cost.
 //
-// Thread 0 writes a stamp at the start of each instruction, after all threads have ended the previous one. A stamp holds exact
-// cycles, but each multiprocessor has a separate cycle counter whose rate changes. At the start and end of a launch, thread 0
-// also reads the clock of the whole GPU, just after it has advanced; its steps are up to a microsecond. From both clocks the
-// host computes nanoseconds (vpps/runtime/stamps.py).
+// Thread 0 writes a stamp at the start of each instruction, after all threads have ended the previous one. A stamp holds
+// exact cycles, but each multiprocessor has a separate cycle counter whose rate changes. At the start and end of a launch,
+// thread 0 also reads the clock of the whole GPU, just after it has advanced; its steps are up to a microsecond. From both
+// clocks, the host computes nanoseconds (vpps/runtime/stamps.py).
 
 // The start of an instruction, or the end of the last one. Mirrors STAMP in stamps.py.
 struct Stamp {

@@ -1,8 +1,8 @@
 #pragma once
 #include "matrix.cuh"
-// ---- products of computed matrices, host. Matrices are row-major. Every element sums over the inner dimension in an order
-// that depends only on the shapes: by one chain of fused multiply-adds or, for few rows times a transposed matrix, by 16
-// strided sums (reduce_sum), which need no transposed copy.
+// ---- products of computed matrices, host. Matrices are row-major. Every element is a sum over the inner dimension, in an
+// order that depends only on the shapes: a chain of fused multiply-adds or, if only a few rows multiply a transposed
+// matrix, 16 strided sums (reduce_sum), which need no transposed copy.
 enum {
     MATMUL_DEPTH = 128,   // depth of a packed block of B, which stays in the L1 cache together with its panel's columns
     MATMUL_PACK = 12,     // minimum number of rows for which packing pays off

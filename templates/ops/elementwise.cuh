@@ -81,7 +81,7 @@ struct Softplus {
 };
 struct Gelu {
     VP_DEVICE static float gate(float x) { return sigmoid_(1.5957691216f * x * fma_(0.044715f * x, x, 1.f)); }
-    // For |x| > 12 the gate is 0 or 1. Clamping avoids an infinite square in the slope, because infinity times 0 is NaN.
+    // For |x| > 12, the gate is 0 or 1. Clamping avoids an infinite square in the slope, because infinity times 0 is NaN.
     VP_DEVICE static float near(float x) { return x < -12.f ? -12.f : x > 12.f ? 12.f : x; }
     VP_DEVICE static float forward(float x, float) { return (x < -12.f ? -12.f : x) * gate(near(x)); }
     VP_DEVICE static float backward(float far, float, float dy, float)
@@ -92,7 +92,7 @@ struct Gelu {
     }
 };
 struct Silu {
-    // For |x| > 120 the gate is 0 or 1. Clamping avoids infinity times 0, which is NaN.
+    // For |x| > 120, the gate is 0 or 1. Clamping avoids infinity times 0, which is NaN.
     VP_DEVICE static float forward(float x, float) { return (x < -120.f ? -120.f : x) * sigmoid_(x); }
     VP_DEVICE static float backward(float far, float, float dy, float)
     {

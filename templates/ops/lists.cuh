@@ -34,7 +34,7 @@ template <auto F, class Args> VP_ROUTINE void lists(const Vp& vp, const Args& i)
 
 // Sign is 1 for the largest, -1 for the smallest.
 template <int Sign> struct ListExtremum {
-    // Finds the best value of every unit, and the first element with it. A NaN is the best value.
+    // Finds the best value of every unit, and the first element that has it. A NaN is the best value.
     VP_DEVICE static void find(const Operand& a, const Strip& s, float* best, int* where)
     {
         for (int u = 0; u < s.width; u++) where[u] = s.from;

@@ -56,7 +56,7 @@ static void complete_block_barrier(FiberBlock& block)
     }
 }
 
-// Fails because a thread and the waiting threads are at different barriers, so that the block can never go on together.
+// Fails because a thread and the waiting threads are at different barriers, so that the block can never continue together.
 static void diverge(const Fiber& other, const char* there, unsigned line, const char* here)
 {
     fail("divergent barrier", {hot.position, other.position},

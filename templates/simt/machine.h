@@ -14,8 +14,8 @@
 
 typedef uint32_t Word;
 
-// Arguments of the kernel. The rendered source declares the same struct; without a timeline it omits the last three members.
-// Calls are compatible, because the struct is passed by value and these members come last.
+// Arguments of the kernel. The rendered source declares the same struct; without a timeline, it omits the last three
+// members. Calls are compatible, because the struct is passed by value and these members come last.
 struct Launch {
     float* pool;
     const Word* script;
@@ -99,7 +99,7 @@ struct Warp {
     uint32_t ready, spinning, meeting, at_barrier, ended;  // states of the lanes, a bit per lane
     uint32_t owners;   // lanes with a clock in Fiber::own
     uint32_t partial;  // lanes with times in Fiber::lanes
-    Time time;         // time of the last barrier of the whole warp
+    Time time;         // time of the last barrier across the whole warp
     bool queued;
     uint32_t meetings;
     Meeting met[LANES];
@@ -166,7 +166,7 @@ static struct Machine {
     uint64_t progress;        // incremented by every atomic that changes a word
     uint64_t polled_progress; // value of `progress` when spinning threads were last woken
     uint32_t live, spinning;
-    uint32_t impatience;      // number of times that the clock was moved because no thread could go on
+    uint32_t impatience;      // number of times that the clock was moved because no thread could continue
     uint64_t clock, switches, random;
     std::vector<uint32_t> queue;  // ring buffer of warps with ready lanes
     size_t queue_head, queue_length;

@@ -68,7 +68,7 @@ static Warp* choose_warp()
         } else if (!machine.live) {
             return nullptr;
         } else if (machine.spinning && machine.request.launch.patience && machine.impatience < MOST_MOVES) {
-            // No thread can go on, but waiting threads read the clock, so advance it.
+            // No thread can continue, but waiting threads read the clock, so advance it.
             machine.impatience++;
             machine.clock += machine.request.launch.patience / 4 + 1;
             wake_spinning();

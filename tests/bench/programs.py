@@ -28,7 +28,7 @@ def lines_of(program: str, *arguments: str, status: int = 0) -> list[dict[str, A
 
 
 def brackets(rng: random.Random, leaves: int, chain: bool = False) -> str:
-    """Return a labelled binary tree in Penn brackets; in a chain every left child is a leaf."""
+    """Return a labelled binary tree in Penn brackets; in a chain, every left child is a leaf."""
     label = rng.randrange(5)
     if leaves == 1:
         return f"({label} word{rng.randrange(30)})"

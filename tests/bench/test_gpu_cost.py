@@ -325,7 +325,7 @@ def test_a_wait_for_copies_leaves_the_newest_groups_under_way(tmp_path: Path) ->
     "opcode, operands", [("HMMA.16816.F16", ("R0", "R4", "R8", "R0")), ("IADD3.WRAP", ("R0", "R1", "R2", "RZ"))]
 )
 def test_what_is_not_known_is_named(opcode: str, operands: tuple[str, ...]) -> None:
-    """The program stops at unknown code; it never goes on with a guess."""
+    """The program stops at unknown code; it never continues with a guess."""
     from gpu_cost.machine import Machine, UnknownInstruction
     from gpu_cost.machine_code import Code, Instruction
 

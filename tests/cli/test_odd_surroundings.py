@@ -63,7 +63,7 @@ class TestOptions:
     def test_a_checkpoint_of_a_name_that_is_too_long(self, tmp_path: Path, resume: tuple[str, ...]) -> None:
         code, out, err = vpps_train("tree-lstm", *resume, checkpoint=tmp_path / LONG, hidden=4, limit=4, epochs=1)
         assert (code, out) == (2, "")  # before the first epoch
-        assert "Filenametoolong" in "".join(err.split()).replace("│", "")  # the text is wrapped at any place, in a box
+        assert "Filenametoolong" in "".join(err.split()).replace("│", "")  # in a box, the text can wrap anywhere
 
     def test_files_of_names_that_are_too_long(self, tmp_path: Path) -> None:
         for arguments in (["convert", "trees", LONG, LONG], ["stat", LONG]):

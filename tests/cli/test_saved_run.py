@@ -187,7 +187,7 @@ class TestRefusals:
         path.write_text("precious")
         code, _, err = vpps_train("tree-lstm", checkpoint=run)
         assert code == 2
-        said = "".join(err.split()).replace("│", "")  # the text is wrapped at any place, in a box
+        said = "".join(err.split()).replace("│", "")  # the text is in a box and can wrap anywhere
         assert f"{name}exists:add--resumetocontinueit,ormoveitaway" in said
         assert path.read_text() == "precious"
 

@@ -157,7 +157,7 @@ class TestTraining:
 class TestCheckpoint:
     @pytest.mark.parametrize("renamings", [2, 4], ids=["first epoch", "second epoch"])
     def test_run_killed_between_two_files_goes_on_as_an_uninterrupted_one(self, renamings: int, tmp_path: Path) -> None:
-        """The interruption leaves an epoch's files half in place: of the first epoch, only the best model."""
+        """The interruption leaves an epoch's files incomplete: after the first epoch, only the best model exists."""
         whole, parts = tmp_path / "whole", tmp_path / "parts"
         train(checkpoint=whole, epochs=2, lr=0.1)
         with safe_open(best_of(whole), framework="numpy") as file:

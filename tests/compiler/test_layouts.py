@@ -143,7 +143,7 @@ def test_the_order_of_declaration_stays_where_it_saves_as_much() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(2, 4))
 def test_chains_of_unions_give_permutations_that_agree(data: st.DataObject, size: int) -> None:
-    """All nodes' children have hidden names. Unions that respect the names are consistent, all others are not."""
+    """All nodes' children have hidden names. Unions that respect the names are consistent; all others are not."""
     orders = st.permutations(range(size)).map(tuple)
     hidden = data.draw(st.lists(orders, min_size=2, max_size=8))
     nodes = [TreeNode("P", any_order(size).children, 0) for _ in hidden]

@@ -110,7 +110,7 @@ class TestChainPairs:
 
 
 def pyramid(n: int) -> list[tuple[int, int]]:
-    """Return children by definition: levels as lists of vertices."""
+    """Return the children of every vertex, level by level, as the definition says."""
     children = [(-1, -1)] * n
     level = list(range(n))
     while len(level) > 1:

@@ -43,7 +43,7 @@ def test_whoever_depends_on_a_cycle_has_no_level(narrow: int, monkeypatch: pytes
 
 
 def test_long_chain_takes_linear_time() -> None:
-    """100 000 levels of one vertex take about as long as a hundred parallel chains one tenth as long."""
+    """100 000 levels of one vertex take about as long as a hundred parallel chains of a tenth of that length."""
     start = time.perf_counter()
     chain = GraphSet([100_000], (np.arange(100_000) - 1)[:, None])
     forest = GraphSet([10_000] * 10, np.tile(np.arange(10_000) - 1, 10)[:, None])

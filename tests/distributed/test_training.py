@@ -63,7 +63,7 @@ def test_a_part_of_all_processes_is_a_world(launcher: str, expected: Results, tm
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_another_number_of_shards_changes_the_order_of_sums_alone(shards: int, expected: Results) -> None:
-    """With one shard the handle behaves as without a world."""
+    """With one shard, the handle behaves as without a world."""
     found = alone(shards)
     for name, case in CASES.items():
         assert found[name].keys() == expected[name].keys()

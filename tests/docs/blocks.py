@@ -20,7 +20,7 @@ comment before a fence marks exceptions:
                                    depend on the instruction set or the number of cores
 
 `python -m tests.docs.blocks PAGE` runs a page in the working directory, which should be an empty one. It exits with
-status 1 at the first block that differs from the page. With `--update` it writes the new outputs into the page.
+status 1 at the first block that differs from the page. With `--update`, it writes the new outputs into the page.
 """
 
 from __future__ import annotations

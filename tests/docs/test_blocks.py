@@ -71,7 +71,7 @@ def test_few_blocks_are_not_run() -> None:
 
 @pytest.mark.host
 def test_a_program_is_linked_in_the_section_that_shows_it() -> None:
-    """On GitHub an include shows as an empty box."""
+    """On GitHub, an include shows as an empty box."""
     unlinked = []
     for page, blocks in BLOCKS.items():
         lines = page.read_text(encoding="utf-8").splitlines()

@@ -221,7 +221,7 @@ def test_it_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.cpu
 @pytest.mark.parametrize("read", ["fb", "numpy", "close", "loss"])
 def test_it_is_raised_at_the_next_synchronisation(read: str) -> None:
-    """Synchronising does nothing else, and loses nothing."""
+    """Synchronising has no other effect and loses nothing."""
     net, witness = Net(), Net()
     with vpps.Handle(witness.model, vpps.SGD(lr=1.0)) as other:
         other.fb(*witness.batch())

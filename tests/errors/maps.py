@@ -69,7 +69,7 @@ class World:
         return self.map(function, **{"children": CHILDREN} | arguments)
 
     def lists(self, function: Any = None, **arguments: Any) -> Any:
-        """Make a map over lists of children; without a given function it is correct."""
+        """Make a map over lists of children; without a given function, it is correct."""
         return self.map(function or self.summed, **{"children": LISTS, "inputs": {"x": self.x}} | arguments)
 
 

@@ -1,6 +1,6 @@
 """Reads tables of mistakes: a signature in brackets, and below it lines `call  # Error: message`.
 
-In a message `*` matches anything. An indented line continues the previous line.
+In a message, `*` matches anything. An indented line continues the previous line.
 """
 
 from __future__ import annotations

@@ -478,7 +478,7 @@ TWICE = "two at once"
 
 
 def broken(subject: Subject, seed: int, number: int) -> tuple[str, BrokenScript]:
-    """Return (mutation, script) for a number; they are the same for the same seed."""
+    """Return (mutation, script) for a number; they depend only on the arguments."""
     rng = random.Random(f"{subject.name}/{seed}/{number}")
     for _ in range(100):
         name = rng.choice([*MUTATIONS, TWICE])

@@ -1,4 +1,4 @@
-"""Constants that change from step to step, in bare ops, in cells defined anew and in keyword arguments. All forms give
+"""Constants that change from step to step, in bare ops, in redefined cells and in keyword arguments. All forms give
 identical bits, and match separate programs run in separate handles."""
 
 from __future__ import annotations

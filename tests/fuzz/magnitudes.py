@@ -394,7 +394,7 @@ class Magnitudes:
         for k, of_one in enumerate(formula.gradients(*exact, d)):
             expected = of_one + np.zeros_like(exact[k])
             if formula.by_element:
-                expected = np.where(np.abs(value) > LARGEST, np.nan, expected)  # the loss is infinite, too
+                expected = np.where(np.abs(value) > LARGEST, np.nan, expected)  # the loss is infinite
             noise: Any = 0  # product of two roundings, if everything else cancels
             if self.name == "div" or self.name.endswith("/ x"):
                 noise = 1e-45 * np.abs(d / exact[-1])  # of a denormal result

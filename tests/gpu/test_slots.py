@@ -39,7 +39,7 @@ class Sentiment:
         self.network = TreeLSTMSentiment(self.model, WORDS, embedding=embedding, hidden=hidden)
 
     def batch(self, seed: int, leaves: tuple[int, ...] = (5, 1, 9, 14)) -> tuple[vpps.Graph, vpps.Expression]:
-        """Return the same graph and its loss for the same seed."""
+        """Return a graph and its loss; they depend only on the seed."""
         rng = np.random.default_rng(seed)
         graph, network = vpps.Graph(), self.network
         losses = []

@@ -61,7 +61,7 @@ def _same(a: Any, b: Any) -> bool:
 
 @pytest.mark.parametrize("options", [*constants.OPTIONS, "'simt', vps=2"])
 def test_other_values_are_planned_by_one_program(options: str) -> None:
-    """Bare ops, cells defined anew, and keywords give the bits of one program per value, in another handle."""
+    """Bare ops, redefined cells, and keywords give the bits of one program per value, in another handle."""
     ops = tuple(range(len(constants.OPS)))
     steps = tuple(tuple((0.1 + 0.07 * k + 0.05 * op) * (-1) ** op for op in ops) for k in range(3))
     constants.Constants(ops, steps, options, 1).check()

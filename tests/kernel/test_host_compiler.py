@@ -193,7 +193,7 @@ def test_an_output_that_cannot_be_loaded_is_made_anew(fresh_cache: Path, script:
     message = failure()
     assert "cannot be loaded" in message
     assert "removed from the cache" in message
-    script(FAST)  # the same command, the same version: the same key
+    script(FAST)  # command and version are unchanged, and so is the key
     assert train_once()
 
 

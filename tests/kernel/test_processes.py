@@ -97,7 +97,7 @@ def test_a_compiler_ends_where_its_time_is_over(
 
 
 def test_a_compiler_keeps_its_temporary_files_where_the_result_is_made(compiler: Callable[[str], Path]) -> None:
-    """That folder is removed even if the compiler and this process are killed."""
+    """The temporary folder is removed even if the compiler and this process are killed."""
     log = compiler('for result; do :; done\necho "$TMPDIR $(dirname "$result")" >> "$log"\nexit 1')
     with pytest.raises(vpps.CompileError, match="rejected"):
         build_cpu()

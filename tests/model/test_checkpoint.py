@@ -370,7 +370,7 @@ class TestOtherModels:
 
 
 def test_averages_of_a_table_are_no_averages_of_a_parameter(tmp_path: Path) -> None:
-    """A table has averages per row. Without them a table's weights can become a parameter's, to be tied."""
+    """A table has averages per row. Without them, a table's weights can become a parameter's, to be tied."""
 
     def model(kind: str) -> vpps.Model:
         made = vpps.Model(seed=1)

@@ -245,7 +245,7 @@ def test_every_step_is_that_of_the_reference_with_the_weights_before(options: di
                 if "ema" in options:
                     averages[p.name] += (1 - options["ema"]) * (wanted - averages[p.name])
                     assert relative_error(p.average(), averages[p.name]) < 1e-5
-        # The new result needs new weights, whose bf16 copies the kernel made, not the host.
+        # The new result needs new weights, whose bf16 copies come from the kernel, not from the host.
         fresh = float(Reference(graph, weights_of(model), precisions=Precisions.given(precision)).value(loss))
         assert handle.forward(graph, [loss])[0] == pytest.approx(fresh, rel=1e-5, abs=1e-5)
         bits = handle.gradients(graph, loss)

@@ -120,7 +120,7 @@ def test_holes_of_any_size_are_used_again(widths: tuple[int, int, int]) -> None:
     planner = Planner(Distribution(model, 2, 32, 0, train=True))
     plan = planner.plan_forward(graph, [state])
     verify(plan.script, plan.layout, plan.origin)
-    # Products and their tanh are separate vertices: at any time one slab is read and one is written.
+    # Products and their tanh are separate vertices: at any time, one slab is read and one is written.
     assert batch_floats(planner, plan) <= 2 * max(widths) + max(widths)
     begins = plan.layout.memory[plan.layout.memory[:, START] >= planner.distribution.end, START]
     assert not (begins % ALIGN).any()

@@ -1,4 +1,4 @@
-"""The compiled recorder and the Python recorder give equal graphs; its memory, its methods, and running without it."""
+"""Graphs of the compiled recorder equal those of the Python one. Also tests its memory, methods and absence."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_star_arguments_take_all_children_and_methods_are_cells(model: vpps.Mode
         graph = vpps.Graph()
         for _ in range(2):
             h, _c = graph.map([lstm.leaf, method], kind=[0, 0, 1, 1, 1], children=CHILDREN, inputs={"x": graph.rows(X)})
-        assert len(graph.blocks) == 4  # one cell, although each access binds the method anew
+        assert len(graph.blocks) == 4  # one cell, although each access binds the method again
         found += values(model, graph, h)
     assert same(*found)
 

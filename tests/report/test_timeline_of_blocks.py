@@ -29,8 +29,8 @@ SHAPES = {"W": (HIDDEN, EMBEDDING), "U": (HIDDEN, HIDDEN), "Wo": (CLASSES, HIDDE
 class TestBytes:
     @pytest.mark.parametrize("ownership", ["aligned", "round-robin"])
     def test_are_those_of_the_weights(self, ownership: str) -> None:
-        """Every weight is loaded once, as is its transpose if backward needs it. The update reads and writes the weight
-        and two moments, and writes the transpose; it reads the gradient or adds partial tiles."""
+        """Every weight is loaded once, and so is its transpose if backward needs it. The update reads and writes the
+        weight and two moments, and writes the transpose; it reads the gradient or adds partial tiles."""
         net = new()
         with recording(net, "simt", onchip=ChipOptions(ownership=ownership)) as handle:
             net.train(handle, range(1))

@@ -4,7 +4,7 @@ Queued operations run only when the host waits or queries: each event query lets
 the last stream first. Copies read their source when they run, so that premature reuse of memory shows.
 
 The emulator of the simt target runs kernels; its findings are kept. With `install_with_kernels`, kernels are compiled
-for the emulator instead of with NVRTC, and whole handles work. In a forked child every call fails, as in CUDA.
+for the emulator instead of with NVRTC, and whole handles work. In a forked child, every call fails, as in CUDA.
 """
 
 from __future__ import annotations

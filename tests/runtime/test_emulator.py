@@ -164,7 +164,7 @@ STAGING = """
     at(3); pool[6000 + b * nt + t] = shared[511 - t] + shared[512 + (t + 1) % nt];
 """
 
-# Two groups are in flight, the second only while the first is used.
+# Two groups are in flight; the second is in flight only while the first is used.
 GROUPS = """
     at(1);
     for (int g = 0; g < 2; g++) {

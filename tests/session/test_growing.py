@@ -71,7 +71,7 @@ class Decoding:
         self.check(handle.forward(self.graph, [logits], **self.options)[0], handle.target)
 
     def check(self, found: Any, target: str) -> None:
-        """Check that these are the logits of all words, read at once by another handle."""
+        """Check that these logits equal those of another handle that reads all words at once."""
         self.other = self.other or vpps.Handle(self.net.model, target=target, train=False)
         graph = vpps.Graph()
         expected = self.other.forward(graph, [self.net.logits(graph, self.words[1:])], **self.options)[0]

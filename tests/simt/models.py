@@ -112,7 +112,7 @@ def child_sum(hidden: int = 18, size: int = 20, sizes: Sequence[int] = (1, 6, 9)
 
 
 def attention(width: int = 33, lengths: Sequence[int] = (0, 1, 5, 17)) -> Network:
-    """Return attention over memories of any length, which the same matrix reads twice."""
+    """Return attention over memories of any length; one matrix reads each memory twice."""
     model = vpps.Model(seed=8)
     rows = model.lookup("rows", (20, width))
     W, V = model.parameter("W", (width, width)), model.parameter("V", (11, width))

@@ -1,4 +1,4 @@
-"""Several graphs at once, one graph more than once, backward twice or never: each is correct, or a clear error."""
+"""Several graphs at once, one graph more than once, backward twice or never: each gives correct results or an error."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class TestAgain:
 class TestNever:
     @pytest.mark.parametrize("at_once", [False, True])
     def test_nothing_leaks(self, chain: Chain, net: Any, at_once: bool) -> None:
-        """Graphs and tensors do not outlive their outputs, except the handle's latest; after backward the output does
+        """Graphs and tensors do not outlive their outputs, except the handle's latest; after backward, the output does
         not keep them either."""
         alive, values = [], []
         for k in range(4):

@@ -178,7 +178,7 @@ class TestModes:
 
 
 def test_averaged_weights(chain: Chain) -> None:
-    """Inside the block vpps computes with the averages; PyTorch's tensors still hold the weights."""
+    """Inside the block, vpps computes with the averages; PyTorch's tensors still hold the weights."""
     net = vpps.torch.Module(chain.model, vpps.SGD(lr=0.5), vps=1, ema=0.5)
     for k in range(3):
         step(chain, net, k)

@@ -96,7 +96,7 @@ def train(target: str = "cpu", batches: int = 24, **options: Any) -> TrainingRes
     losses, tuning = [], []
     with vpps.Handle(net.model, vpps.Adam(lr=0.01), target=target, ema=0.9, clip_norm=1.0, **options) as handle:
         for k in range(batches):
-            # On simt every candidate would need its own kernel; tests/engine/test_engine.py covers simt.
+            # On simt, every candidate would need its own kernel; tests/engine/test_engine.py covers simt.
             handle.fb(*net.batch(k), accumulate=k % 4 == 1 and target == "cpu")
             losses.append(handle.sync_get_latest_loss())
             tuning.append(handle.tuning)

@@ -21,7 +21,7 @@ vertex; in domains from 1 on, for an element of a list argument.
 - Ops on all elements of a list run over vertices, and find the elements' rows through index lists.
 
 **Encoding** (`encoded_cell.py`) happens once per cell: every word is `constant + base + per_row * first_row + per_count
-* rows`. For a batch the planner fills in a whole step at once, so the host's work is O(stages), not O(vertices x ops).
+* rows`. For a batch, the planner fills in a whole step at once, so the host's work is O(stages), not O(vertices x ops).
 
 **Barriers** (`barriers.py`) are placed only between instructions that touch the same elements from different virtual
 processors. This rule applies between steps, too. In backward, the transposed product of a level leaves the gradients of

@@ -1,7 +1,7 @@
 """Places barriers between a cell's instructions.
 
-The instructions of a group run without waiting for each other: if one of them reads the result of another, the same
-virtual processor wrote it. The verifier checks the same rule by executing finished scripts.
+The instructions of a group run without waiting for each other: if one of them reads the result of another, the reading
+virtual processor also wrote it. The verifier checks the same rule by executing finished scripts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Access:
     hi: int
     writes: bool
     owners: NDArray[np.int16] | None
-    rows_of: tuple[int, int] | None  # if slices are rows: domain of the slices, and of the rows
+    rows_of: tuple[int, int] | None  # if divided by rows: domain of the division, and of the rows
 
     def conflicts(self, other: _Access) -> bool:
         """Return True if both touch the same units and at least one writes."""
@@ -43,7 +43,7 @@ class _Access:
 
 
 def owners_of(instr: Instr, granule: int, n_vps: int) -> NDArray[np.int16]:
-    """Return the owner of each unit in an instruction's result, if slices are units."""
+    """Return the owner of each unit in the result of an instruction that is divided by units."""
     return unit_owners(instr.width, instr.parts, granule, n_vps, instr.turns)
 
 

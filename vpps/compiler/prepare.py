@@ -103,9 +103,9 @@ def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[in
     """Return the number of equal parts into which each node's units are divided among virtual processors.
 
     Stacked gates that are split again have one part per gate, so that one VP owns the same hidden units of every gate.
-    A slice of several gates counts as these gates if it is split in the same way. Nodes joined by elementwise ops, or
-    added to a product, must agree. If slices differ, the parts are the largest that no slice cuts through. Parts
-    narrower than a granule are ignored: no VP could own a block of such a part, and loops over it would be short.
+    A slice that covers several gates is treated as those gates if it is split exactly as they are. Nodes joined by
+    elementwise ops, or added to a product, must agree. If slices differ, the parts are the largest that no slice cuts
+    through. Parts narrower than a granule are ignored: no VP could own a block of one, and loops would be short.
     """
     parent = list(range(len(nodes)))
 

@@ -246,8 +246,8 @@ class OutputReachRecord(NamedTuple):
 
 
 class PartsRecord(NamedTuple):
-    """A cell for the planner: its parts, or one part if it is undivided. For groups of virtual processors it also gives
-    the cost of a vertex (planner/grouping.py).
+    """A cell for the planner: its parts, or one part if it is undivided. For groups of virtual processors, it also
+    gives the cost of a vertex (planner/grouping.py).
 
     Attributes:
         reach: dependencies of each output, in training.

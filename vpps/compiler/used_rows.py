@@ -50,7 +50,7 @@ def lookups_with_gradient(
 
     Args:
         encoded: the encoded cell, or its parts.
-        ints: for each of these, its int arguments by their numbers in the whole cell.
+        ints: for each of these parts, its int arguments by their numbers in the whole cell.
     """
     found = [
         (_lookup(one.cell, numbers[g.table], g.ids.node), taken)

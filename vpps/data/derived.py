@@ -20,7 +20,7 @@ def draw_kinds(graphs: GraphSet, kind: str, names: Sequence[str], *, seed: int =
         trees = draw_kinds(read_treebank("train.txt"), "inner", ["inner 1", "inner 2"])   # leaf, inner 1, inner 2
 
     Use it for networks that choose cells at random, such as ED-Batch's two-type Tree-LSTM. A graph's draws do not
-    depend on the graphs after it, so a set cut to a limit equals the beginning of the full set.
+    depend on the graphs after it, so a set cut to a limit equals the start of the full set.
 
     Args:
         kind: the kind to replace.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
 
     class _once:
-        """A cached_property without a lock; before Python 3.12 the lock takes longer than computing most values."""
+        """A cached_property without a lock; before Python 3.12, the lock takes longer than computing most values."""
 
         def __init__(self, compute: Callable[[Any], Any]) -> None:
             self._compute, self._name, self.__doc__ = compute, compute.__name__, compute.__doc__

@@ -287,7 +287,7 @@ class GraphSet:
 
         Args:
             fraction: between 0 and 1; both sets must get at least one graph.
-            seed: seed for a random choice. By default the first set is the beginning of this one and shares its memory.
+            seed: seed for a random choice. By default, the first set is the start of this one and shares its memory.
 
         Raises:
             DataError: a set would be empty.

@@ -260,7 +260,7 @@ def synthetic_parallel(n_train: int = 3000, n_dev: int = 300, seed: int = 1, dep
     """Generates sentences and translations for training and development; the arguments fully determine them.
 
     Args:
-        depth: see `synthetic_text`. At depth 1 the sentences have up to 10 words, 6 on average.
+        depth: see `synthetic_text`. At depth 1, the sentences have up to 10 words, 6 on average.
     """
     train, dev = synthetic_text(n_train, n_dev, seed, depth)
     return [(words, translate(words)) for words in train], [(words, translate(words)) for words in dev]

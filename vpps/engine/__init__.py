@@ -7,8 +7,8 @@ compiles kernels ahead of time (`specialize`, `Handle(example=)`). `explanation.
 `timeline.py` holds the records of a launch; `activity.py` names each record in the user's words.
 
 **No step changes a weight unless its loss and gradients are finite** (`templates/guard.cuh`,
-`planner/native/launch_end.h`). On a GPU the kernel tests the partial tiles of a matrix's gradient. For all other
-gradients `watch` runs after backward and bounds each gradient by the dy and x that it sums. `guard` runs after the
+`planner/native/launch_end.h`). On a GPU, the kernel tests the partial tiles of a matrix's gradient. For all other
+gradients, `watch` runs after backward and bounds each gradient by the dy and x that it sums. `guard` runs after the
 gradients, or before them if updates are fused with them; a barrier precedes it. It ends the launch on all virtual
 processors if the loss is not finite, or if a gradient or its square (for optimizers) may not be finite. With clipping,
 the norm gives the answer. The host reads the skip flag beside the loss and undoes the step's bookkeeping; the reference

@@ -37,7 +37,7 @@ class Activity:
         form: the instruction's C++ struct, such as "Matvec".
         rows, width: shape of the whole result, over all virtual processors.
         stage: stage of the graph; -1 if the instruction belongs to no stage.
-        words: description of the instruction in messages, see `Plan.origin`.
+        words: description of the instruction in messages; see `Plan.origin`.
     """
 
     position: int

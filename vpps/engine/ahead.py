@@ -192,7 +192,7 @@ def specs(
 ) -> Iterator[tuple[KernelSpec, Arrangement, Distribution]]:
     """Yield kernel specs for a graph, best first; later specs hold less on the chip, in case a kernel spills.
 
-    Without a GPU there is one spec, which holds nothing on the chip. Raises the errors of
+    Without a GPU, there is one spec, which holds nothing on the chip. Raises the errors of
     `vpps.compiler.arrangement.arrangements`.
 
     Args:

@@ -206,7 +206,7 @@ class Engine:
         return self.planner is not None and stacks is self._stacking.stacks and arrangement is self.arrangement
 
     def knows(self, graph: Graph) -> bool:
-        """Return True if preparing for a step of the graph would change nothing."""
+        """Return True if preparing for a step on the graph would change nothing."""
         return self._is_bound and self._stacking.has_seen(graph.blocks)
 
     def _bind(self, accumulate: bool) -> None:

@@ -289,7 +289,7 @@ class ParameterStore:
         return self._counts.get(p.name, 0) + (self._together if p.name in self._stepping else 0), holds
 
     def count(self, plan: Plan, by: int = 1) -> None:
-        """Count a step of the parameters; `by=-1` reverts the count of a skipped step."""
+        """Count a step taken by the parameters; `by=-1` reverts the count of a skipped step."""
         idle = plan.idle
         if not idle:
             self._together += by
@@ -320,7 +320,7 @@ class ParameterStore:
         return factors(self.ema, self._averaged, self._rows_averaged(table)[rows])
 
     def begin(self, plan: Plan, updates: bool) -> None:
-        """Record the beginning of a training step: it updates the weights, or adds to the held gradients."""
+        """Record the start of a training step: it updates the weights, or adds to the held gradients."""
         self.held = plan.held
         self._held_in_pool = self._held_changed = True
         if updates:

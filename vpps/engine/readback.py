@@ -53,7 +53,7 @@ def read_rows(pool: Pool, addresses: NDArray[np.integer[Any]], shape: tuple[int,
     n, width = len(addresses), math.prod(shape)
     if not n:
         return np.zeros((0, *shape), np.float32)
-    # Read in one piece if possible: on a GPU every read is a copy to the host.
+    # Read in one piece if possible: on a GPU, every read is a copy to the host.
     first, last = int(addresses[0]), int(addresses[-1])
     found: NDArray[np.float32]
     in_order = last - first == (n - 1) * width

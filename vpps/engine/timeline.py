@@ -140,7 +140,7 @@ class Timeline:
 
     @property
     def duration(self) -> float:
-        """Seconds from the first virtual processor's beginning to the last one's end."""
+        """Seconds from when the first virtual processor starts until the last one ends."""
         return (self.end - self.start) * 1e-9
 
     def idle(self) -> list[Idle]:

@@ -127,7 +127,7 @@ def dropout(x: Value, rate: float) -> Any:
 def max(x: Value | ListExpression | Sequence[Value]) -> Expression:
     """Return a vector's largest element, a scalar; for a list of expressions or rows, the maximum element by element.
 
-    If several are equal, the first gets the gradient. An empty list argument gives zero, without a gradient.
+    If several elements are equal, the first gets the gradient. An empty list argument gives zero, without a gradient.
     """
     return _extremum("max", maximum, x)
 
@@ -136,7 +136,7 @@ def max(x: Value | ListExpression | Sequence[Value]) -> Expression:
 def min(x: Value | ListExpression | Sequence[Value]) -> Expression:
     """Return a vector's smallest element, a scalar; for a list of expressions or rows, the minimum element by element.
 
-    If several are equal, the first gets the gradient. An empty list argument gives zero, without a gradient.
+    If several elements are equal, the first gets the gradient. An empty list argument gives zero, without a gradient.
     """
     return _extremum("min", minimum, x)
 

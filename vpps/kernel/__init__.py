@@ -5,8 +5,8 @@ cpu, `simt_compiler.py` for the emulator, `nvrtc.py` compiles cubins, and `resou
 `ziglang.py` is the fallback compiler. `processes.py` kills compilers that are no longer needed. `cache/` stores
 binaries, `prebuilt.py` finds those in the package. `shared_types.py` generates C++ declarations of Python types.
 
-On `cpu` the weights are in memory and shapes come with the script, so one binary per instruction set serves every model
-(shipped in the wheel, or compiled once in some 9 s). On `cuda` and `simt` the kernel is specialised to the model.
+On `cpu`, the weights are in memory and shapes come with the script, so one binary per instruction set serves every
+model (in the wheel, or compiled once in some 9 s). On `cuda` and `simt`, the kernel is specialised to the model.
 
 The cache key contains the result of `nvrtcVersion()` and the library's size. `explain()` and every bench line print the
 versions that NVRTC and the driver report. A CI matrix compiles every kernel with NVRTC 13.0.88 and the newest version.

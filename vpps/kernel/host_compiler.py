@@ -261,7 +261,7 @@ def build_cached(
         source: text of the source.
         what: name of the source, for messages.
         flags: compiler flags.
-        steps: (source file, output file) -> commands, see `run_compiler`.
+        steps: (source file, output file) -> commands; see `run_compiler`.
         depends_on: further parts of the cache key, besides source, flags, compiler and kind of machine.
         label: description in the cache; the compiler is added.
         suffix: suffix of the binary.

@@ -153,7 +153,7 @@ def _render(timeline: bool, template: str = "kernel.cu.j2", **values: Any) -> st
 def render_cpu(tile: Tile, named: bool = False, rounds: bool = False) -> str:
     """Source of the cpu target's kernel.
 
-    The kernel depends only on the instruction set: on a CPU the weights are in memory and shapes come with the script,
+    The kernel depends only on the instruction set: on a CPU, the weights are in memory and shapes come with the script,
     so one binary serves every model.
 
     Args:

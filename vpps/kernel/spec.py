@@ -24,7 +24,7 @@ def check_numbers(tails: Iterable[Tail]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """Inputs for the source of a cuda or simt kernel. On cpu one kernel serves all models, so only the tails matter.
+    """Inputs for the source of a cuda or simt kernel. On cpu, one kernel serves all models, so only the tails matter.
 
     Attributes:
         instructions: names of the instructions that the kernel supports; it rejects all others.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vpps.kernel.programs import in_packages, package_folders
 
-# By default, zig's clang compiles for this processor, and other compilers for the architecture's baseline. At -O0 zig
+# By default, zig's clang compiles for this processor, and other compilers for the architecture's baseline. At -O0, zig
 # adds checks that need a library.
 DEFAULTS = ("-mcpu=baseline", "-fno-sanitize=undefined")
 COMPILE_FLAGS = ("-fno-exceptions", "-fvisibility-global-new-delete=force-hidden", "-g0")

@@ -100,7 +100,7 @@ def in_safetensors(tensors: dict[str, NDArray[Any]], metadata: Mapping[str, str]
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file atomically: after a crash the path holds either the old file or the complete new one."""
+    """Write a file atomically: after a crash, the path holds either the old file or the complete new one."""
     try:
         with replacing(path) as scratch:
             scratch.write_bytes(data)

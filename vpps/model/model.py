@@ -440,7 +440,7 @@ class Model(Readable, Hinting):
         """Replace the weights by their moving averages (`Handle(ema=...)`) inside the `with` block.
 
         Every handle of the model evaluates with the averages, and `save` writes them without the training state. After
-        the block the weights are restored bit for bit, and training continues unaffected.
+        the block, the weights are restored bit for bit, and training continues unaffected.
 
         Raises:
             ModelError: the model has no averages, or the block is inside another one. Inside it, `assign` and `restore`
@@ -530,7 +530,7 @@ class Model(Readable, Hinting):
         policy), step count and seed, atomically.
 
         The file is in safetensors format. It replaces an existing file and keeps that file's mode and owner. If the
-        path is a link, the link's target is replaced.
+        path is a link, its target is replaced.
 
         Args:
             metadata: your strings, read back as `model.metadata`; None keeps the last load's strings.

@@ -42,7 +42,7 @@ def export_onnx(network: Any, path: str | Path) -> None:
     Inputs of the file are `input` and, if a layer is recurrent, `lengths`, (batch,) int32: the lengths of the
     sequences. `input` is (batch, length, input_size) float32; or (batch, length) int64 if the first layer is an
     embedding. Its output `output` is (batch, length, output_size) float32; what stands behind the end of a sequence has
-    no meaning. Without a recurrent layer there is no `length`. States begin with zeros.
+    no meaning. Without a recurrent layer, there is no `length`. States begin with zeros.
 
     Args:
         network: a layer of `vpps.nn`, or a list of layers, each of which takes what the one before makes: `Embedding`

@@ -28,7 +28,7 @@ class NaryTreeLSTM(Named):
 
     Args:
         input_size: length of x in `leaf`. If another cell computes the leaves, 0 declares no weights for `leaf`.
-        arity: N. For a missing child pass zeros: `graph.zeros(hidden_size)`.
+        arity: N. For a missing child, pass zeros: `graph.zeros(hidden_size)`.
         inner_input_size: length of x in `node`, such as an embedding of node types. 0 declares no weights for it.
         forget_bias: initial bias of the forget gates.
         per_child: True declares a parameter for each of U_1 ... U_N. That is faster on a CPU with
@@ -197,7 +197,7 @@ class NaryTreeGRU(Named):
     zeros, h = σ(W_z x + b_z) ⊙ tanh(W x + b), with its own biases as in Tree-LSTMs.
 
     Args:
-        arity: N. For a missing child pass zeros: `graph.zeros(hidden_size)`.
+        arity: N. For a missing child, pass zeros: `graph.zeros(hidden_size)`.
         per_child: True declares a parameter for each U_l of the gates, as in `NaryTreeLSTM`.
     """
 

@@ -1,6 +1,6 @@
 """Assigns pool addresses to parameters: packed weights, their transposes, gradients and moments.
 
-On a CPU every virtual processor sees all of memory; ownership only divides computation and updates. A matrix of shape
+On a CPU, every virtual processor sees all of memory; ownership only divides computation and updates. A matrix of shape
 (R, C) is packed as [panel][column][PANEL rows], with the last panel padded with zeros. Its transpose is packed, too.
 """
 

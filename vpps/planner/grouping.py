@@ -1,7 +1,7 @@
 """Grouping: assigns the vertices of a graph to groups of virtual processors.
 
-Groups wait for each other only at barriers of all groups. So vertices that depend on each other belong to one group:
-each connected component of the graph is assigned to a group. Two kinds of vertices do not connect their neighbours:
+Groups wait for each other only at barriers across all groups. So vertices that depend on each other belong to one
+group: each connected component of the graph is assigned to a group. Two kinds do not connect their neighbours:
 
     sources read nothing (a table row, a graph input, zeros). If the work would otherwise be uneven, sources with many
         readers, such as the initial state of all sequences, run before everything else.

@@ -1,7 +1,7 @@
 """`graph.map`: records n vertices with a few NumPy calls. The planner treats them like n single calls.
 
 If compiled code is available, it records maps of the usual form (`vpps.record.packed`). This module records all other
-maps and reports every error. On small graphs every NumPy call matters: it costs up to a microsecond. So this code
+maps and reports every error. On small graphs, every NumPy call matters: it costs up to a microsecond. So this code
 prefers `take` to brackets and `astype` to `dtype=`, and does not recheck arrays that are known to be valid.
 """
 

@@ -120,7 +120,7 @@ def _as_cell(function: Any) -> Cell[Any]:
         raise GraphError(f"graph.map: expected a cell or a function, or a sequence of them, got {function!r}")
     instance = getattr(function, "__self__", None)
     plain = getattr(function, "__func__", None)
-    if instance is not None and plain is not None:  # a method, which each access binds anew
+    if instance is not None and plain is not None:  # a method, which each access binds again
         return _as_cell(plain).__get__(instance)
     # The function stores its cell. Any other owner of the cell would keep the function alive.
     own: dict[str, Any] | None = getattr(function, "__dict__", None)

@@ -248,7 +248,7 @@ _programs: weakref.WeakValueDictionary[Any, TracedCell] = weakref.WeakValueDicti
 
 def shared(program: TracedCell, origin: Any) -> TracedCell:
     """Return an equal program from the same origin if there is one, else this newly traced program. So a function that
-    is defined anew for every batch is planned and compiled only once.
+    is redefined for every batch is planned and compiled only once.
 
     Programs are compared, not their functions' closures: a function may read anything while it is traced.
 

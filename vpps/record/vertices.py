@@ -23,7 +23,7 @@ CALL, FIRST, LEVEL, ARGS = 0, 1, 2, 3  # columns of Block.rows; vector arguments
 
 
 class Tape:
-    """State shared by a graph's blocks. They must not hold the graph: in a reference cycle it would outlive its batch.
+    """State shared by a graph's blocks. They must not hold the graph: in a reference cycle, it would outlive its batch.
 
     The compiled recorder has an equivalent class with a different list type.
 

@@ -141,7 +141,7 @@ class Inspection:
     def sass(self) -> str:
         """Return the machine code of the kernel (cuda); comments give lines of `source()`.
 
-        The kernel is compiled once more, as kernels that run have no line information. The instructions are the same.
+        The kernel is compiled again, because kernels that run have no line information. The instructions are the same.
 
         Raises:
             HandleError: the target is another one.
@@ -206,7 +206,7 @@ def inspect(
         target: name of the target.
         arch, device, sms: properties of a GPU, which this machine need not have; see `vpps.specialize`. The default is
             this machine's GPU, if any.
-        configuration: virtual processors, policy, schedule, distribution over the chip, passes; default: a handle's.
+        configuration: virtual processors, policy, schedule, distribution on the chip, passes; default: as in `Handle`.
         train: False for inference only.
         optimizer: default `SGD`.
         clip_norm: bound on the gradients' norm, or None.

@@ -76,7 +76,7 @@ def _metadata(what: str, thread: int, **args: Any) -> Event:
 
 
 def _complete(name: str, category: str, thread: int, start: int, end: int, args: Event) -> Event:
-    """Return a complete event; start and end are nanoseconds since the beginning of the file."""
+    """Return a complete event; start and end are nanoseconds since the start of the file."""
     return {
         "ph": "X", "name": name, "cat": category, "pid": PROCESS, "tid": thread, "ts": microseconds(start),
         "dur": microseconds(end - start), "args": args,

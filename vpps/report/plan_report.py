@@ -99,9 +99,9 @@ class PlanReport(Readable):
     Attributes:
         training: True for a plan that trains, False for inference.
         vps: number of virtual processors in all groups.
-        levels: vertices by cell for each level, the longest distance from a leaf.
+        levels: for each level (longest distance from a leaf), the number of vertices by cell.
         steps: forward steps, then backward steps, in the order of execution.
-        slabs, lists: memory of the batch; data in the script.
+        slabs, lists: the batch's memory, and the lists in the script.
         barriers: barriers per launch; one virtual processor needs none.
         barriers_of: barriers in each phase of a launch; empty for several groups.
         weight_bytes: bytes of parameters, their transposes, gradients and moments in the pool.

@@ -83,7 +83,7 @@ class Summary(Readable):
 
     Attributes:
         seconds: total seconds of the launches.
-        idle: total seconds between the end of a launch and the beginning of the next one.
+        idle: total seconds between the end of a launch and the start of the next one.
         shares: shares of all virtual processors' time by kind: compute, load, update, waiting.
         vps: times of each virtual processor.
         cells: times by cell name, longest first.

@@ -10,12 +10,12 @@ from pathlib import Path
 def default_vps(cores: int, overlapped: bool) -> int:
     """Return the default number of virtual processors.
 
-    In training the host thread records and plans the next batch while the kernel runs. Suppose that this takes h
+    In training, the host thread records and plans the next batch while the kernel runs. Suppose that this takes h
     seconds per batch, and the kernel W seconds on one core. If all C cores have a virtual processor, one of these
     shares its core with the host and the others wait for it: W/C + h per batch. If one core is left free, a batch takes
     the larger of W/(C - 1) and h, which is less if h/W > 1/(C (C - 1)). For the Tree-LSTM in bench/treelstm.py, h/W is
     about 1 at batch 1, 0.35 at 8 and 0.22 at 64. So with three or more cores, one is left free. Two are both used: 474,
-    950 and 1242 sentences/s at batch 1, 8 and 64; one would give 532, 883 and 892, more only below 8.
+    950 and 1242 sentences/s at batch 1, 8 and 64; one would give 532, 883 and 892: more only at batch 1.
 
     Args:
         cores: number of cores that the process may use.

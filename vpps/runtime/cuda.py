@@ -286,7 +286,7 @@ class CudaMachine(Machine):
             if keep:
                 stream = self._state.compute
                 copying = driver.copying(larger.address, self.pool.address, WORD_BYTES * keep, stream)
-                driver.finish(stream, copying)  # after this the old pool may be freed
+                driver.finish(stream, copying)  # from here on, the old pool may be freed
             self.pool = larger
 
     @property
@@ -413,7 +413,7 @@ class CudaMachine(Machine):
                 raise
 
     def wait(self, number: int | None = None) -> Failure | None:
-        """Implement `Machine.wait`. After Ctrl-C the launch keeps running and can be waited for again. If it was
+        """Implement `Machine.wait`. After Ctrl-C, the launch keeps running and can be waited for again. If it was
         stopped, the launch queued behind it did nothing and is treated as never begun.
         """
         state = self._state

@@ -331,7 +331,7 @@ class Driver:
     # ---- memory
 
     def memory(self) -> tuple[int, int]:
-        """Return the free memory of the GPU (without CuPy's reserve) and its total memory, in bytes."""
+        """Return the GPU's free and total memory in bytes. CuPy's reserve does not count as free."""
         result = self._api.cuMemGetInfo()
         self._value(result)
         return int(result[1]), int(result[2])

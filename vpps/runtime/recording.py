@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 # One executed instruction: start and end (nanoseconds of `time.perf_counter_ns`); bytes of weights, of their gradients
 # and of moments that it read and wrote; its position in the script; its virtual processor. Weights that products read
-# are counted once per panel and instruction on cpu. On a GPU they are counted once per row and four vectors, or not at
+# are counted once per panel and instruction on cpu. On a GPU, they are counted once per row and four vectors, or not at
 # all if the chip holds them.
 RECORD = np.dtype([("start", "i8"), ("end", "i8"), ("bytes", "u8"), ("position", "u4"), ("vp", "u4")])
 

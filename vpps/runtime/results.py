@@ -62,7 +62,7 @@ class Results:
         return self.losses_address + WORD_BYTES * FIRST_FREE + WORD_BYTES * self._words * (number & 1)
 
     def begin(self, number: int) -> None:
-        """Clear the report at the beginning of a launch: it still holds the report from two launches before."""
+        """Clear the report at the start of a launch: it still holds the report from two launches before."""
         self._reports[number & 1] = 0
 
     def failure(self, number: int) -> Failure | None:

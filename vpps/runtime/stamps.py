@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vpps.ops.element import WORD_BYTES
 from vpps.runtime.recording import RECORD, Recording, Records
 
-# A stamp, at the beginning of an instruction and the end of the previous one: time on the multiprocessor's clock;
+# A stamp, at the start of an instruction and the end of the previous one: time on the multiprocessor's clock;
 # position of the instruction in the script; number of floats that the previous instruction read and wrote.
 STAMP = np.dtype([("cycles", "i8"), ("position", "u4"), ("floats", "u4")])
 
@@ -63,7 +63,7 @@ class StampedRecording(Recording):
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """Earliest beginning and latest end, on the GPU's clock. None if the launch did nothing."""
+        """Earliest start and latest end, on the GPU's clock. None if the launch did nothing."""
         there = self._tracks[self._tracks["stamps"] > 0]
         if not len(there):
             return None
@@ -90,7 +90,7 @@ class StampedRecording(Recording):
 
 
 def _nanoseconds(cycles: NDArray[np.int64], begun: np.void, ended: np.void) -> NDArray[np.int64]:
-    """Convert cycles to the GPU's time, from the readings of both clocks at the beginning and end of a launch.
+    """Convert cycles to the GPU's time, from the readings of both clocks at the start and end of a launch.
 
     This assumes a constant clock rate; if it changes during the launch, the times in between are shifted.
     """
@@ -116,7 +116,7 @@ class SharedClock:
         """Return the nanoseconds to add to the GPU's time.
 
         Args:
-            begun, ended: beginning and end of a launch on the GPU's clock.
+            begun, ended: start and end of a launch on the GPU's clock.
             asked, seen: times on the host's clock when it requested the launch and noticed the end.
         """
         least, most = asked - begun, seen - ended

@@ -3,8 +3,8 @@
 `instructions.py` is the table, `access.py` defines the memory that instructions touch, and `slices.py` divides results
 among virtual processors. This package knows about instructions, not graphs.
 
-**Division of work.** With schedule `vector` all virtual processors run the same stream, and each derives its slice from
-its number. Results never depend on the division: one virtual processor computes each element, in an order that the
+**Division of work.** With schedule `vector`, all virtual processors run the same stream, and each derives its slice
+from its number. Results never depend on the division: one virtual processor computes each element, in an order that the
 division does not change, so gradients are bitwise equal for any number of virtual processors. The gates of a stacked
 product are parts of a row. A virtual processor owns the same units in each part, so the elementwise rest of a cell
 follows its product with no barrier. If rows are too narrow, or an op needs whole rows (softmax), it owns rows instead.

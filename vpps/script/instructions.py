@@ -8,11 +8,11 @@ Field kinds:
     operand: two words, an address and a mode. Direct: row r starts at `address + r * stride`. Indexed (mode bit 31):
         row r starts at `script[address + r] + offset`. The low 29 bits of the mode are the stride or the offset. A
         *scalar* operand (mode bit 30) has one float per row, used for every unit.
-    list: position in the script of a list, one word per row.
+    list: position, in the script, of a list with one word per row.
     word: an unsigned integer, or a pool address if the name says so.
     float: an IEEE single.
     segments: any number of (operand, width) pairs to the end of the instruction.
-    views: any number of (operand, use) pairs to the end of the instruction, see `tails.py`.
+    views: any number of (operand, use) pairs to the end of the instruction; see `tails.py`.
 
 Instructions on lists have a row per vertex, and work on the elements of its lists. In operands with `elements`, rows
 `elements[r]` to `elements[r + 1]` are the elements of vertex r; row 0 is the first element of the cell.
@@ -21,7 +21,7 @@ Division of an instruction among the virtual processors (`Slices`):
     units: a VP owns some units of each of the `parts` equal parts of a row, for all rows (flag ROWS clear);
     rows: a VP owns some whole rows (flag ROWS set);
     alone: a VP computes the whole result, because only its script has the instruction (flag ALONE set);
-    tiles: a VP owns some tiles of a packed matrix; in `outer_tiles` the VPs make partial tiles in turn;
+    tiles: a VP owns some tiles of a packed matrix; in `outer_tiles`, the VPs make partial tiles in turn;
     one: virtual processor 0 executes it.
 
 If virtual processors form groups, an instruction is divided among those of one group, which are numbered within the
@@ -46,7 +46,7 @@ OFFSET_MASK = (1 << 29) - 1
 MAGIC = 0x53505056  # "VPPS"
 HEADER_WORDS = 4  # magic, number of virtual processors, groups, total words; then one entry point per VP
 
-COUNTERS = 8  # of signals: one for each group of virtual processors, then one for barriers of all groups
+COUNTERS = 8  # of signals: one for each group of virtual processors, then one for barriers across all groups
 MAX_GROUPS = COUNTERS - 1
 
 

@@ -1,6 +1,6 @@
 """Divides an instruction's output among the virtual processors.
 
-No other Python module does this. On the device the counterparts are templates/script.cuh, `Owned` (cuda/held.cuh) for
+No other Python module does this. On the device, the counterparts are templates/script.cuh, `Owned` (cuda/held.cuh) for
 on-chip rows, and `GradientTiles` (cuda/tiles.cuh), for which the planner allocates memory (`LaunchEnd::tiles`). The
 division must not influence results: one VP computes each element, in an order that does not depend on the division.
 """

@@ -6,7 +6,7 @@ exchanges configurations. tracing: blocks that record timelines. handle: the pub
 
 `fb` plans batch k while batch k-1 runs, waits for k-1, launches k and returns. Calls to a handle from several threads
 run one after the other. A forward-only handle and `model.save` pull the newest weights from the training handle. After
-Ctrl-C a launch keeps running; the next call waits for it.
+Ctrl-C, a launch keeps running; the next call waits for it.
 
 A configuration comprises every choice that does not change results: number of virtual processors, CPU tile, policy,
 schedule, on-chip weight placement, passes. It also includes the precision, which only the user chooses. A handle

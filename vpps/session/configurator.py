@@ -188,7 +188,7 @@ class Configurator:
         return self.engine.prepare(graph, self.optimizer, trains, accumulate)
 
     def exchange(self) -> None:
-        """Replace the engine with one in the chosen configuration. On an error nothing changes; after Ctrl-C the next
+        """Replace the engine with one in the chosen configuration. On an error, nothing changes; after Ctrl-C, the next
         call tries again."""
         wanted, before = self._wanted, self.engine
         if wanted == (before.configuration, before.records):

@@ -123,7 +123,7 @@ class Halves(Session):
             keep: True to keep values for `backward`.
             update: True to keep values and apply the update within the launch of `backward`, as `fb` does, with the
                 optimizer's current hyper-parameters.
-            draw: 1, 2, ... for masks that differ from those of the next `fb`.
+            draw: 1, 2, ... for masks different from those of the next `fb`.
 
         Raises:
             GraphError: an expression belongs to another graph.

@@ -99,7 +99,7 @@ class Handle(DataParallel):
     def fb(self, graph: Graph, loss: Expression, accumulate: bool = False) -> float:
         """Run forward, backward and update for one mini-batch; return while the kernel runs.
 
-        With `accumulate=True` there is no update: the gradients are added to those of earlier calls. The next call
+        With `accumulate=True`, there is no update: the gradients are added to those of earlier calls. The next call
         without it adds its own gradients, then clips and updates with the sum. So a batch may be larger than the pool.
         Accumulated gradients belong to the model, like the moments: they outlive this handle and are saved in
         checkpoints. Calls of `forward` or `gradients`, assigned weights and new parameters leave them as they are.
@@ -113,7 +113,7 @@ class Handle(DataParallel):
         Returns:
             The loss of the *previous* call (nan at the first); `sync_get_latest_loss` waits for this call's loss.
 
-        In a world every call computes one shard of a mini-batch. The last call completes the step, with the sums of
+        In a world, every call computes one shard of a mini-batch. The last call completes the step, with the sums of
         losses and gradients over all shards of all ranks. The sums are computed in the background; the next call
         applies the update. The result is the loss of the latest finished step. Values of expressions are not available
         after a step; use `forward` or `gradients` instead.
@@ -342,7 +342,7 @@ class Handle(DataParallel):
         blocks, the GPU's kernel has no overhead for recording.
 
         Args:
-            path: file for ui.perfetto.dev, written at the end; after an error it holds the launches that have ended.
+            path: file for ui.perfetto.dev, written at the end; after an error, it holds the launches that have ended.
                 With None, no file is written.
 
         Warns with RuntimeWarning if nothing was launched within the block.

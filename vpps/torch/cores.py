@@ -22,7 +22,7 @@ def share_cores(torch_threads: int = 1) -> None:
     """Limit PyTorch's operators to `torch_threads` threads in this process, and leave the other cores to vpps.
 
     PyTorch and vpps work in turn, but idle OpenMP threads spin for a while on cores that virtual processors then need.
-    One thread is best if PyTorch's part is small. With `OMP_WAIT_POLICY=PASSIVE` in the environment idle threads sleep.
+    One thread is best if PyTorch's part is small. `OMP_WAIT_POLICY=PASSIVE` (environment) makes idle threads sleep.
 
     Raises:
         HandleError: the number of threads is invalid.

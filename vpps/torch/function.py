@@ -29,7 +29,7 @@ def device_of(target: str) -> Any:
 
 
 def as_outputs(values: Sequence[NDArray[np.float32]], device: Any) -> tuple[Any, ...]:
-    """Convert a handle's values to tensors. On the host they share memory; on a GPU the current stream copies them."""
+    """Convert a handle's values to tensors. Host values share memory; the current stream copies those on a GPU."""
     tensors = map(torch.from_numpy, values)
     return tuple(tensors) if device.type == "cpu" else tuple(tensor.to(device) for tensor in tensors)
 
@@ -147,7 +147,7 @@ class _FirstOrderOnly(torch.autograd.Function):
 
 
 def _first_order_only(gradients: Sequence[Any], sources: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a node's gradients. With `create_graph=True` they become results of a node that raises in its backward;
+    """Return a node's gradients. With `create_graph=True`, they become results of a node that raises in its backward;
     without that node, PyTorch would take them for constants. The node's inputs are all tensors that the gradients
     depend on, because `autograd.grad` visits only nodes on a path to its inputs."""
     if not torch.is_grad_enabled():

@@ -69,7 +69,7 @@ class Module(Holder):
 
     Args:
         model: model with the parameters.
-        optimizer: None lets PyTorch update the weights with gradients from vpps. With a vpps optimizer every backward
+        optimizer: None lets PyTorch update the weights with gradients from vpps. With a vpps optimizer, every backward
             updates the model's weights in its launch, and their `grad` remains None.
         sparse: True gives tables sparse gradients, for `torch.optim.SparseAdam`.
         options: options of `vpps.Handle`: target, vps, ...
@@ -114,7 +114,7 @@ class Module(Holder):
         self._options = options
         self._prefix = ""  # prefix of its names in the state dict that is being loaded
         self.register_load_state_dict_post_hook(_note_loaded)
-        # Stands in for parameters whose gradients PyTorch does not get; without an input there would be no backward.
+        # Stands in for parameters whose gradients PyTorch does not get; without an input, there would be no backward.
         self._anchor = torch.zeros((), device="cpu", requires_grad=True)
         self._drawn = model.step, 0
         self._device = device_of(self.handle.target)
@@ -130,7 +130,7 @@ class Module(Holder):
             wanted: an expression, rows, or a list of them.
 
         Returns:
-            A tensor, of shape (n, ...) for rows; a tuple of tensors for a list. With target cuda they are on the GPU.
+            A tensor, of shape (n, ...) for rows; a tuple of tensors for a list. With target cuda, they are on the GPU.
 
         Raises:
             GraphError, CapacityError, HandleError: as for `Handle.forward`; in backward, as for `Handle.backward`.

@@ -1,7 +1,7 @@
 """`Handle(autotune=True)`: tries candidates on the first training batches (VPPS, section III-C).
 
 Every candidate gets a turn of several batches. Then all get a second turn in reverse order, so that no candidate gains
-if the machine slows down. A kernel is compiled at the beginning of its turn. Each batch is used for training once, so
+if the machine slows down. A kernel is compiled at the start of its turn. Each batch is used for training once, so
 tuning does not change the learned weights.
 
 The measured time is the time between two consecutive calls of `fb`, per vertex of the batch. It covers the kernel, the

@@ -25,7 +25,7 @@ class Candidate(NamedTuple):
     Attributes:
         vps: virtual processors (cpu).
         groups: groups of thread blocks, each with a copy of the weights and a part of the batch (cuda, simt).
-        rpw: rows per warp in the published scheme: schedule "paper" with round-robin rows (cuda, simt).
+        rpw: rows per warp in the published scheme (schedule "paper", round-robin rows; cuda, simt).
     """
 
     vps: int | None = None

@@ -17,7 +17,7 @@ from vpps.zoo.classifier import Classifier
 class LSTMLanguageModel(Classifier):
     """Word embeddings, one LSTM layer along the text, and a linear layer to the words of the vocabulary.
 
-    On windows of equal length this is Cavs's Fixed-LSTM, on sentences its Var-LSTM (Xu et al. 2018, section 5). Only
+    On windows of equal length, this is Cavs's Fixed-LSTM; on sentences, its Var-LSTM (Xu et al. 2018, section 5). Only
     the graphs differ. The state is zero at the start of each graph.
 
     Args:

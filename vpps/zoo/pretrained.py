@@ -63,8 +63,8 @@ class Pretrained:
     def save_pretrained(self, folder: str | Path, *, like: Like | None = None) -> None:
         """Write config.json (class, version, constructor arguments) and model.safetensors (weights by name).
 
-        The folder is created. Each file is replaced atomically, config.json last. The state of training is not written,
-        nor what is frozen: `model.save` does that. Inside `with model.averaged()` the averages are written.
+        The folder is created. Each file is replaced atomically, config.json last. The training state and the frozen
+        flags are not written: `model.save` does that. Inside `with model.averaged()`, the averages are written.
 
         Args:
             like: a set of graphs, or several by name. The names of its words, classes and kinds go to names.json, so
@@ -113,7 +113,7 @@ class Pretrained:
         Raises:
             CheckpointError: a file is missing or damaged, or has a newer format; the class is unknown; the constructor
                 refuses the arguments; the weights lack a parameter, have one too many, or one of another shape.
-            ModelError, DtypeError: a weight is NaN or infinite, or no number.
+            ModelError, DtypeError: a weight is NaN, infinite, or not numeric.
         """
         where = as_path(folder, f"{cls.__name__}.from_pretrained", CheckpointError)
         path, weights = where / CONFIG, where / WEIGHTS

@@ -28,7 +28,7 @@ class TDRNNSentiment(RootClassifier):
         level n-1:  a single h, from which a multi-layer perceptron predicts the sentence's class
 
     All levels share one composition. The paper multiplies neighbours by left and right weights and adds them; it names
-    no nonlinearity. Without one the network would be linear in the words, so this class uses the composition that the
+    no nonlinearity. Without one, the network would be linear in the words, so this class uses the composition that the
     paper cites: tanh and a bias, as in the RNN of Socher et al. 2013. A convolution of width 2 repeats until one vertex
     is left. Such a network is a time-delay network (Waibel et al. 1989, Peddinti et al. 2015).
 

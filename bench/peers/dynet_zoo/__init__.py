@@ -1,4 +1,4 @@
-"""DyNet programs for vpps.zoo's networks, by task name; with equal weights they compute equal losses.
+"""DyNet programs for vpps.zoo's networks, by task name; with equal weights, they compute equal losses.
 
     python bench/peers/dynet_zoo/check.py [--tasks NAME,...]
 

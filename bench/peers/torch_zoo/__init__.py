@@ -1,4 +1,4 @@
-"""PyTorch programs for vpps.zoo's networks, by task name; with equal weights they compute equal losses."""
+"""PyTorch programs for vpps.zoo's networks, by task name; with equal weights, they compute equal losses."""
 
 from __future__ import annotations
 

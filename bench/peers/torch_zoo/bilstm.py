@@ -3,7 +3,7 @@ backward; or `nn.LSTM`'s kernels, if they are faster.
 
 On one core `nn.LSTM` on packed sequences was the fastest of four programs in training with one sentence and in
 inference with up to four: it does little work in Python, but its backward adds to its weights' gradients at every step.
-In all other cases this program was the fastest, followed by `nn.LSTM` on padded sequences, then levels with autograd.
+In all other cases, this program was the fastest, followed by `nn.LSTM` on padded sequences, then levels with autograd.
 Gates are in PyTorch's order, i f u o.
 """
 

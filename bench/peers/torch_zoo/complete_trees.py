@@ -1,4 +1,4 @@
-"""Tree-FC in PyTorch: in complete trees of one size a level's children are, two by two, the rows below."""
+"""Tree-FC in PyTorch: in complete trees of one size, a level's children are the rows below, two by two."""
 
 from __future__ import annotations
 

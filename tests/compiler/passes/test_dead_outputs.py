@@ -131,7 +131,7 @@ def test_a_loss_that_depends_on_nothing_trained_is_refused():
 
 
 def test_infinite_dead_outputs_reach_no_weight():
-    """Zero times infinity is NaN; without a backward it does not occur."""
+    """Zero times infinity is NaN; without a backward, it does not occur."""
     model = vpps.Model()
     W = model.parameter("W", (H, H), init="ones")
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.host
 QUICK = LearningSettings(trials=60)
 
 
-# Batches, stages, states and a checksum, by encoding and phases. With one phase: as learned by a version in Python.
+# Batches, stages, states and a checksum, by encoding and phases. Those with one phase were learned by a Python version.
 FIRST_VERSION = {
     ("base", 1): (45, 35, 7, 1585116699),
     ("base", 3): (40, 34, 21, 501232257),

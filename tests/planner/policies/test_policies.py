@@ -127,7 +127,7 @@ def test_every_vertex_comes_after_what_it_reads(net: Net, policy: str) -> None:
 
 @pytest.mark.host
 def test_only_recurrences_of_several_cells_are_ordered_in_another_way(net: Net) -> None:
-    """With a chain of one cell and acyclic vertices there is no choice."""
+    """With a chain of one cell and acyclic vertices, there is no choice."""
     graph, loss = net.graph(3, inner=False)
     learned = vpps.learn_policy(graph)
     assert "nothing to choose" in repr(learned)

@@ -1,5 +1,5 @@
-"""In a folder of PYTHONPATH, this gives every Python process the simulated GPU of tests/runtime/fake_cuda.py. The gpu
-tier and scripts/gpu_check then run without a GPU, if emulated kernels are fast enough.
+"""If its folder is on PYTHONPATH, this gives every Python process the simulated GPU of tests/runtime/fake_cuda.py. The
+gpu tier and scripts/gpu_check then run without a GPU, if emulated kernels are fast enough.
 
     PYTHONPATH=tests/runtime/imaginary:. python -m pytest -m gpu tests/gpu/test_machine.py
 """

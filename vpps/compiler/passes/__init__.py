@@ -4,13 +4,13 @@ Passes over nodes (`constants`, `common_subexpressions`, `dead_outputs`, `horizo
 because messages name them. Passes over instructions (`fusion`, `chaining`) work after lowering. A rewrite must not
 change a bit of any result.
 
-A **stack** (`placement/stacks.py`) is made if all trained cells multiply its members by the same vector. A later cell
-that does not undoes the stack: the handle places all parameters anew. Stacking changes the order in which gradients are
-summed, so the set of trained cells belongs to the model and its checkpoints (`cell_history.py`).
+A **stack** (`placement/stacks.py`) is made if all trained cells multiply its members by the same vector. If a later
+cell does not, the stack is undone: the handle places all parameters again. Stacking changes the order in which
+gradients are summed, so the set of trained cells belongs to the model and its checkpoints (`cell_history.py`).
 
 `lazy_batching` splits a cell by properties of the graph (`record/topology.py`), so each plan has its own split, cached
 by cell and properties. A *tail* from `fusion` (`script/tails.py`) is identified by its program, not by sizes. Tails are
-part of the kernel on cuda and simt; on cpu they are a small separate library, compiled on first use."""
+part of the kernel on cuda and simt; on cpu, they are a small separate library, compiled on first use."""
 
 from __future__ import annotations
 

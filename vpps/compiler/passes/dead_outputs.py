@@ -1,7 +1,7 @@
 """Dead outputs: results of a cell that neither a vertex of the graph nor the user reads.
 
-In training they have no backward: no sum over missing readers, and no zeros through the nodes that only they depend on.
-Their values are still computed, because `handle.value` may read them later, and their table rows count as used
+In training, they have no backward: no sum over missing readers, and no zeros through the nodes that only they depend
+on. Their values are still computed, because `handle.value` may read them later, and their table rows count as used
 (compiler/used_rows.py). In inference, nodes that only dead outputs depend on are not computed.
 
 The graph, not the cell, decides which outputs are read, so a cell is compiled once for each set that occurs.

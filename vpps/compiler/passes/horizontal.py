@@ -14,7 +14,7 @@ passes/cell_layout.py proposes orders, and the one with the fewest operations in
 of use.
 
 Every row of a product is summed over the columns in order, wherever the row is, so forward gives the same bits.
-The vector's gradient is one sum over all rows; without the pass it is a sum of sums.
+The vector's gradient is one sum over all rows; without the pass, it is a sum of sums.
 
 The matrices must be stacked in the pool (placement/stacks.py), so all cells of a model have to agree. The pass stacks
 parameters that always multiply the same vectors, share a shape of whole panels of rows (on GPUs a panel is one row),

@@ -1,4 +1,4 @@
-"""Decides which of a model's parameters are stacked, anew whenever cells, frozen layers or optimizer groups change."""
+"""Decides which parameters are stacked; decides again whenever cells, frozen layers or optimizer groups change."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Stacking:
     def let_go(self) -> None:
         """Clear the caches of cells; the next `see` fills them again."""
         self._seen_for: tuple[int, tuple[str, ...]] | None = None
-        # The first cell with each program: a user who defines a cell anew for every batch makes many equal cells.
+        # The first cell with each program: a user who redefines a cell for every batch makes many equal cells.
         self._first_of: dict[Any, TracedCell] = {}
         self._first: dict[TracedCell, TracedCell | None] = {}
         self._seen: set[TracedCell] = set()  # cells that do not influence stacking, or equal a trained one
@@ -108,8 +108,8 @@ class Stacking:
         self._wanted = wanted
 
     def part(self, moved: Container[Parameter]) -> bool:
-        """Undo each stack of which a step updates only some members; called after `see`. Returns True if there were
-        such stacks; the next `see` then finds other ones."""
+        """Undo every stack in which a step updates only some of the members; call after `see`. Returns True if there
+        were such stacks; the next `see` then finds others."""
         stacks = [stack for stack in self._decided[0].all if stack.trainable]
         apart = {p.name for stack in stacks for p in _differing(stack, [p in moved for p in stack.members])}
         if apart:

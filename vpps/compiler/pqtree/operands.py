@@ -1,7 +1,7 @@
 """Makes the operands of a batch share one order in a PQ tree. A set of places is an int with a bit for each place.
 
 First pass of ED-Batch (BroadcastConstraint, algorithm 3): places of an operand that are contiguous in every order must
-be contiguous in the other operands of the batch too. At the end the operands' subtrees are isomorphic.
+be contiguous in the other operands of the batch too. At the end, the operands' subtrees are isomorphic.
 
 Second pass (DecideNodesOrder, algorithms 4 and 5): if two operands share an order, the children of corresponding nodes
 correspond, and the order of one node decides the order of the other. A union-find structure stores these

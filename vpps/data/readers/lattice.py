@@ -31,11 +31,11 @@ def read_lattices(*paths: Source, min_count: int | None = None, like: GraphSet |
     """Reads lattices with lists of children: kinds `character` and `word`, columns `character`, `word` and `tag`.
 
     Column `word` is -1 at characters; columns `character` and `tag` are -1 at words. Characters and words have separate
-    numbers. The first child of a character is the previous character, or -1 at the beginning.
+    numbers. The first child of a character is the previous character, or -1 at the start.
 
     Args:
         min_count: renumber characters and words; numbers that occur less often become 0 (unknown). The new vocabularies
-            hold the file's numbers as words. Not allowed with `like`. By default the file's numbers are kept.
+            hold the file's numbers as words. Not allowed with `like`. By default, the file's numbers are kept.
         like: take the vocabularies from this set, which must have them.
 
     Raises:

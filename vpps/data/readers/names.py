@@ -123,7 +123,7 @@ def children_of(
         counts: number of children per vertex.
         children: concatenated children of all vertices.
         lists: return lists; False returns a table.
-        like: a set whose arity is used, None for lists. By default the arity is the largest number of children.
+        like: a set whose arity is used, None for lists. By default, the arity is the largest number of children.
         sources, sizes: sources and sizes of the graphs.
 
     Raises:

@@ -207,7 +207,7 @@ def _no_boundary(sentences: Sequence[Sequence[str]], sources: Sequence[str]) -> 
 
 
 def chains(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the children (N, 1) of chains: the previous vertex, or -1 at the beginning."""
+    """Returns the children (N, 1) of chains: the previous vertex, or -1 at the start."""
     places = np.arange(sizes.sum()) - (sizes.cumsum() - sizes).repeat(sizes)
     return (places - 1)[:, None]
 

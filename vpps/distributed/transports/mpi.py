@@ -26,7 +26,7 @@ class MpiTransport(Transport):
 
     Args:
         comm: an `mpi4py.MPI.Comm`; None for all processes of the launcher.
-        timeout: seconds that ranks may take to meet at the beginning.
+        timeout: seconds that ranks may take to meet at the start.
 
     Raises:
         DistributedError: mpi4py or an MPI library is missing.

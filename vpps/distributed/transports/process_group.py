@@ -30,7 +30,7 @@ class ProcessGroupTransport(Transport):
     Args:
         group: a `torch.distributed.ProcessGroup`; None for the default group. If an existing group does not use NCCL,
             this transport does not use it either.
-        timeout: seconds that ranks may take to meet at the beginning.
+        timeout: seconds that ranks may take to meet at the start.
 
     Raises:
         DistributedError: PyTorch is missing, or was built without gloo, or this process is not in the group.

@@ -58,10 +58,10 @@ class MatrixSpec:
 
 @dataclass(frozen=True, slots=True)
 class ChipOptions:
-    """Placement options that override the planner. By default the planner decides.
+    """Placement options that override the planner. By default, the planner decides.
 
     Attributes:
-        ownership: "aligned" deals units, the same units in every part, and products read windows in shared memory.
+        ownership: "aligned" deals units (the same ones in every part), and products read windows in shared memory.
             "round-robin" deals whole rows and multiplies them in registers, as VPPS does, in float32.
         rpw: rows per warp, with round-robin ownership.
         groups: number of groups of blocks; each has a copy of the weights and a part of the batch. None: two, or one if

@@ -193,7 +193,7 @@ def _lay_out(matrices: Mapping[str, DenseMatrix], layout: Layout, registers: int
 
 
 def _is_pair(names: Sequence[str]) -> bool:
-    """True if a window holds only a matrix and its transpose, so that each is copied there once per launch."""
+    """True if a window holds only a matrix and its transpose; each is then copied into it once per launch."""
     return len({name.removesuffix("^T") for name in names}) == 1
 
 

@@ -18,7 +18,7 @@ public:
     void add_pair(const Pair& pair, i64 answer) { answers_.emplace(key_of(pair), answer); }
 
     // Returns false if the answer for some pair is unknown: then the caller must answer the first unknown pair.
-    // Groups of virtual processors are decided independently; a barrier of all groups follows forward.
+    // Groups of virtual processors are decided independently; a barrier across all groups follows forward.
     bool decide(bool in_groups)
     {
         since_ = {};

@@ -26,7 +26,7 @@ using Groups = std::vector<std::vector<Group>>;  // by barrier
 // A cell as recorded, and its parts by key (RowsOfBlocks::make_key). A cell that is not split has one part.
 struct RecordedCell : CellInput {
     std::map<std::vector<u8>, Parts> by_key;
-    mutable std::vector<u8> crossed;  // for growing graphs, see Graph::keep_crossed
+    mutable std::vector<u8> crossed;  // for growing graphs; see Graph::keep_crossed
 
     const Parts* parts(const std::vector<u8>& key) const
     {

@@ -272,7 +272,7 @@ public:
                 for (const i32 kind : kinds(blocks[k], i))
                     if (std::exchange(reader_of_[block_of_kind_[kind]], static_cast<i32>(k)) != k)
                         sources_.add(block_of_kind_[kind]);
-            // Without a comparison libc++ calls a function that only its library has (vpps/kernel/ziglang.py).
+            // Without a comparison, libc++ calls a function that only its library has (vpps/kernel/ziglang.py).
             std::sort(sources_.unfinished(), sources_.end(), [](i32 a, i32 b) { return a < b; });
             sources_.end_list();
         }

@@ -232,7 +232,7 @@ class MemoryResult(Structure):
     """
 )
 class BlockResult(Structure):
-    """The rows of a cell, see PlannedBlock.
+    """The rows of a cell; see PlannedBlock.
 
     Attributes:
         cell: number of the encoded cell.

@@ -1,12 +1,12 @@
 // Learns an automaton for a recurrence from one graph: tabular N-step Q-learning (ED-Batch, 2.3).
 //
-// A trial batches the whole graph once. In every state it takes the action with the greatest value or, with probability
+// A trial batches the whole graph once. In every state, it takes the action with the greatest value or, with probability
 // epsilon, a random action. In a state without tried actions it follows policy `critical`, or `sufficient` if states do
 // not rank types. After the trial, from the last action to the first, the value of each action is moved towards the sum
 // of the next N rewards plus the best value N steps later.
 //
 // A state does not describe a frontier completely. So values fluctuate, and so does the quality of the greedy policies.
-// Greedy policies are tried from time to time, and the best one is kept, not the last. The first candidate consists of
+// Greedy policies are tried from time to time, and the best one, not the last, is kept. The first candidate consists of
 // a trial's choices before any learning.
 //
 // The same seed gives the same automaton on all machines: doubles are computed in a fixed order, multiplications and

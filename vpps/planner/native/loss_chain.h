@@ -1,7 +1,7 @@
 // Folds the backward of the loss chain, the scalar arithmetic that combines values of vertices into the loss.
 //
 // The chain consists of separate vertices, such as a sum of losses, its scale, or a mean over a mini-batch. The
-// gradients of their operands are constants: in `0.5 * sum(losses)` the gradient of every loss is 0.5. So the planner
+// gradients of their operands are constants: in `0.5 * sum(losses)`, the gradient of every loss is 0.5. So the planner
 // computes these gradients, in float32 and in the order in which kernels would. Backward begins with the values that
 // the chain reads. No backward step depends on the chain's forward, so the chain may run late.
 #pragma once

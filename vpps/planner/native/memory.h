@@ -339,7 +339,7 @@ private:
         }
     }
 
-    // Finds, for each group of handed-back slabs and each step, the lifetime's last period: one after the last reader.
+    // For each group of handed-back slabs and each step, finds the lifetime's last period: the one after the last reader.
     void handed_back_until(const Block& b, std::vector<std::pair<i32, std::vector<i64>>>& found) const
     {
         const i64 n = b.n_needed_steps;
