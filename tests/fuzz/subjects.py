@@ -132,5 +132,5 @@ class Subject:
 
 
 def guarded(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy in the middle of zeros."""
+    """Return a copy surrounded by zeros."""
     return np.pad(array, GUARD)

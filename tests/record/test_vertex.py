@@ -126,7 +126,7 @@ def test_shapes_that_follow_from_results_need_no_state(name: str, model: vpps.Mo
 
 
 def test_gather_pull_scatter_push(model: vpps.Model) -> None:
-    """Cavs's own LSTM (figure 4 of the paper) equals the cell that returns its results."""
+    """Cavs's own LSTM (figure 4 of the paper) gives the values of the same cell written with return values."""
     W, words = model["W"], model["words"]
 
     def cavs() -> None:

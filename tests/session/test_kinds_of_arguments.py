@@ -229,6 +229,7 @@ b.assign(value=np.zeros(4))
 planned(ownership='round-robin', rpw=1)
 (lambda m, e: vpps.specialize(m, e, vps=10**6))(m=model, e=(graph, loss))
 vpps.learn_policy(graphs=graph, encoding='max', trials=3, seed=1)
+(lambda network, path: vpps.export_onnx(network, under(path)))(network=[E, vpps.tanh], path='a.onnx')
 
 opened(model, vps=1)
 opened(model, target='cpu')

@@ -52,7 +52,7 @@ def test_sums_of_very_many_rows_keep_their_digits(width: int) -> None:
 
 @pytest.mark.parametrize("n", [17, 300, 4_500])
 def test_a_sum_that_the_block_makes_has_the_bits_of_one_that_a_thread_makes(n: int) -> None:
-    """Sums terms by 16, then these sums by 16, then the results; how many sums run together has no effect."""
+    """Sums are in groups of 16 terms, then of 16 such sums, and so on. The number of parallel sums has no effect."""
 
     def in_order(x: np.ndarray) -> np.ndarray:
         return np.array([np.add.accumulate(x[k : k + 16])[-1] for k in range(0, len(x), 16)])

@@ -94,7 +94,7 @@ class Memory:
         self.value = like.new_zeros(rows, width)
         self.grad: Tensor | None = None
         self.end = 1
-        # Orders backward: a read depends on all earlier writes through this token, and in backward they depend on it.
+        # Orders the backward pass: through this token, a read depends on all earlier writes.
         self.token = like.new_zeros((), requires_grad=torch.is_grad_enabled())
 
     def write(self, rows: Tensor) -> None:

@@ -86,8 +86,8 @@ def reduced(root: TreeNode, wanted: int) -> TreeNode | None:
 
 
 def spanning(root: TreeNode, wanted: int) -> TreeNode:
-    """Return the node with exactly the elements of a set that is contiguous in every order. If these are some children
-    of a Q node, return a new node of these children, which is not in the tree."""
+    """Return the node whose elements are exactly those of a set; the set must be contiguous in every order. If they are
+    some children of a Q node, return a new node of these children, which is not in the tree."""
     x, _ = _lowest(root, wanted)
     return x if x.leaves == wanted else _q_node([child for child in x.children if child.leaves & wanted])
 

@@ -217,7 +217,7 @@ private:
                           static_cast<i64>(during)};
     }
 
-    // Writes the pending instructions for all streams, which belong to the previous origin; returns the account.
+    // Writes all streams' pending instructions, which belong to the previous origin; returns the account.
     RARELY Account& settled()
     {
         streams.give_to_all();
