@@ -3,7 +3,7 @@
 // ---- guard: a step changes no weight if its loss or gradients are not finite
 enum { NOT_FINITE = 2 };  // a word in the first counter's line; the previous launch clears it, a watch sets it
 
-// True if every sum of n * terms products, with factors up to these magnitudes, has a square below the largest float.
+// True if the square of any sum of n * terms products, with factors up to these magnitudes, is below the largest float.
 VP_DEVICE bool fits(const Watch& i, Word dy, Word x)
 {
 #if VP_ROUNDS

@@ -225,7 +225,7 @@ grad value_and_grad jacobian GradientTape gradients autograd: {gradients}
 jit compile function tf_function: cells are compiled when they are first called: @vpps.cell
 vmap pmap map_fn: graph.map(cell, inputs={'x': array}), or a cell on rows: cell(graph.rows(array))
 scan cond while_loop fori_loop switch lax: Python's own loops and conditions build the graph; a cell is one step
-remat: vpps itself stores or recomputes the values that backward needs
+remat: vpps stores the values that backward needs
 tree_map tree_util custom_vjp custom_jvp numpy jnp: vpps has its own functions, such as vpps.tanh; see dir(vpps)
 Variable get_variable: model.parameter(name, shape) declares one
 variable_scope name_scope: with model.scope(name): prefixes the names of parameters

@@ -3,7 +3,7 @@
     mpiexec -n 3 python -m tests.distributed.cases RESULTS SHARDS [halves | zoo]
 
 All ranks must have bit-identical state; rank 0 writes the losses and states of all cases to a file. With `halves`,
-every other rank is in a second world; each world writes its own file: RESULTS0 and RESULTS1. With `zoo`, the cases are
+every second rank is in a second world; each world writes its own file: RESULTS0 and RESULTS1. With `zoo`, the cases are
 networks from the zoo.
 """
 

@@ -6,6 +6,7 @@ tests/simt/test_training.py trains with weights anywhere on the chip.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from vpps.errors import HandleError
-from vpps.placement.onchip import ChipOptions
+from vpps.placement.onchip import ChipOptions, known_device
 from vpps.planner.grouping import Grouping
 from vpps.reference import Reference, weights_of
 from vpps.runtime.machine import MachineRequest, make_machine
@@ -265,3 +266,29 @@ def test_the_default_number_of_virtual_processors_is_a_multiple_of_groups() -> N
         with vpps.Handle(Net().model, target="simt", onchip=ChipOptions(groups=groups)) as handle:
             assert handle.vps >= groups
             assert handle.vps % groups == 0
+
+
+@pytest.mark.simt
+def test_the_number_of_groups_may_change_while_gradients_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A matrix that comes later leaves no room for two copies. Training goes on as with one group."""
+    known = replace(known_device("RTX 3090"), shared_per_block=64 << 10)
+    monkeypatch.setattr(SimtMachine, "device", property(lambda self: replace(known, sms=self.vps)))
+
+    def trained(options: ChipOptions | None) -> tuple[list[int], dict[str, NDArray[np.float32]]]:
+        model, random, found = vpps.Model(seed=1), np.random.default_rng(0), []
+        A, B = model.parameter("A", (40, 40)), model.parameter("B", (200, 150))
+        small, large = vpps.cell(lambda x: vpps.tanh(A @ x)), vpps.cell(lambda x: vpps.tanh(B @ x))
+        with vpps.Handle(model, vpps.Adam(lr=0.01), target="simt", vps=2, onchip=options) as handle:
+            for step in range(4):
+                graph = vpps.Graph()
+                ys = [small(graph.input(random.normal(size=40))) for _ in range(5)]
+                ys += [large(graph.input(random.normal(size=150))) for _ in range(3) if step == 2]
+                handle.fb(graph, vpps.sum([vpps.sum(y) for y in ys]), accumulate=step % 2 == 0)
+                found.append(handle._engine.arrangement.chip.groups)
+        return found, {p.name: p.numpy() for p in model}
+
+    groups, weights = trained(None)
+    _, expected = trained(ChipOptions(groups=1))
+    assert groups == [2, 2, 1, 1]
+    for name, value in expected.items():
+        assert np.allclose(weights[name], value, rtol=0, atol=1e-6)

@@ -17,12 +17,14 @@ from vpps.ops.element import BFLOAT16, FLOAT32
 from vpps.ops.precision import PRECISIONS
 from vpps.placement.onchip import (
     DEVICES,
+    Device,
     MatrixSpec,
     OnChip,
     capacity,
     explain,
     known_device,
     nothing_left,
+    plan_groups,
     plan_onchip,
     step_down,
     valid_rpw,
@@ -37,6 +39,7 @@ pytestmark = pytest.mark.host
 
 H200 = known_device("H200")
 T4 = known_device("T4")
+PAIR = dataclasses.replace(known_device("RTX 3090"), sms=2, shared_per_block=64 << 10)
 IN_TURNS = Options(ownership="round-robin")
 REDUCED = tuple(name for name in PRECISIONS if name != "float32")
 
@@ -290,6 +293,27 @@ def test_what_is_malformed_or_does_not_fit_is_refused_with_numbers_and_advice(
 def test_devices_that_are_not_known_are_refused() -> None:
     with pytest.raises(HandleError, match="device 'H300' is not known; expected one of T4, A100"):
         known_device("H300")
+
+
+# The number of groups
+
+
+@pytest.mark.parametrize(
+    "matrices, gpu, groups",
+    [
+        (tree_lstm(256), known_device("H100"), 2),
+        (tree_lstm(512), known_device("H100"), 1),  # two copies would share one window
+        (tree_lstm(256), T4, 1),
+        # With two copies, B and its transpose would have too many rows per block.
+        ([square("A", 40), MatrixSpec("B", 200, 150)], PAIR, 1),
+    ],
+)
+def test_there_are_two_groups_if_each_weight_is_still_read_once(
+    matrices: list[MatrixSpec], gpu: Device, groups: int
+) -> None:
+    assert plan_groups(matrices, gpu, gpu.sms, Options()).groups == groups
+    assert plan_groups(matrices, gpu, gpu.sms - 1, Options()).groups == 1
+    assert plan_groups(matrices, gpu, gpu.sms, Options(groups=2)).groups == 2
 
 
 # Smaller plans

@@ -18,7 +18,7 @@ from vpps.runtime.recording import RECORD, Recording, Records
 # position of the instruction in the script; number of floats that the previous instruction read and wrote.
 STAMP = np.dtype([("cycles", "i8"), ("position", "u4"), ("floats", "u4")])
 
-# The same moment on two clocks: the GPU's, which all multiprocessors share, and the multiprocessor's own.
+# One moment on two clocks: the GPU's, which all multiprocessors share, and the multiprocessor's own.
 _CLOCKS = np.dtype([("nanoseconds", "i8"), ("cycles", "i8")])
 TRACK = np.dtype({"names": ["begun", "ended", "stamps"], "formats": [_CLOCKS, _CLOCKS, "i8"], "itemsize": 128})
 

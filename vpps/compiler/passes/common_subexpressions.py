@@ -1,8 +1,8 @@
 """Common subexpression elimination: a cell's equal operations on equal operands become one.
 
 Cells are written for readers: `W @ x` appears in two formulas, a table row is looked up twice, results share a gate.
-Of equal nodes, only the first is kept; all of their readers read it. Forward gives the same bits. Backward first adds
-the gradients of all readers and then runs the operation's gradient once, instead of once for each.
+Only the first of several equal nodes is kept; all of their readers read it. Forward gives the same bits. Backward first
+adds the gradients of all readers and then runs the operation's gradient once, instead of once for each.
 """
 
 from __future__ import annotations

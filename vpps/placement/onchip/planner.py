@@ -50,8 +50,8 @@ def plan_groups(matrices: Sequence[MatrixSpec], device: Device, blocks: int, opt
     """Choose the number of groups, unless the options set it, and places on the chip for weights.
 
     Two groups halve the number of blocks that read each vector. According to the cost model, a step of a Tree-LSTM with
-    256 units takes 7 % longer at batch 1 and 27 % less at batch 64 (docs/tuning.md). Two groups are chosen if no window
-    has to be refilled with two.
+    256 units takes 7 % longer at batch 1 and 27 % less at batch 64 (docs/tuning.md). Two groups are chosen if
+    each weight that may be on the chip is still read once per launch.
 
     Args:
         blocks: number of blocks in all groups.
@@ -61,10 +61,16 @@ def plan_groups(matrices: Sequence[MatrixSpec], device: Device, blocks: int, opt
     """
     if options.groups is None and options.ownership != "round-robin" and blocks % 2 == 0:
         halves = plan_onchip(matrices, device, blocks // 2, replace(options, groups=2))
-        if not halves.chip.registers and not any(held.place.refilled for held in halves.held):
+        if not halves.chip.registers and not any(_reread(held, halves) for held in halves.held):
             return halves
     groups = 1 if options.groups is None else options.groups
     return plan_onchip(matrices, device, blocks // groups, replace(options, groups=groups))
+
+
+def _reread(held: HeldMatrix, onchip: OnChip) -> bool:
+    """True if a role is read from memory more than once in a launch for lack of room."""
+    left_out = held.tier == "L2" and not never_held(held, onchip.vps, onchip.options)
+    return held.place.refilled or left_out
 
 
 def _plan(matrices: tuple[MatrixSpec, ...], device: Device, vps: int, options: ChipOptions, registers: int) -> OnChip:

@@ -73,7 +73,7 @@ protected:
         }
     }
 
-    // Writes a barrier for a group, followed by the next stage of the loss chain that waits for a barrier.
+    // Writes a barrier for a group. Then writes the next stage of the loss chain, if one waits for a barrier.
     void barrier(i64 group = 0)
     {
         launch_.streams.barrier_of_group(group);
