@@ -17,7 +17,6 @@ from vpps.ops.element import BFLOAT16, FLOAT32
 from vpps.ops.precision import PRECISIONS
 from vpps.placement.onchip import (
     DEVICES,
-    Device,
     MatrixSpec,
     OnChip,
     capacity,
@@ -295,25 +294,12 @@ def test_devices_that_are_not_known_are_refused() -> None:
         known_device("H300")
 
 
-# The number of groups
-
-
-@pytest.mark.parametrize(
-    "matrices, gpu, groups",
-    [
-        (tree_lstm(256), known_device("H100"), 2),
-        (tree_lstm(512), known_device("H100"), 1),  # two copies would share one window
-        (tree_lstm(256), T4, 1),
-        # With two copies, B and its transpose would have too many rows per block.
-        ([square("A", 40), MatrixSpec("B", 200, 150)], PAIR, 1),
-    ],
-)
-def test_there_are_two_groups_if_each_weight_is_still_read_once(
-    matrices: list[MatrixSpec], gpu: Device, groups: int
-) -> None:
-    assert plan_groups(matrices, gpu, gpu.sms, Options()).groups == groups
-    assert plan_groups(matrices, gpu, gpu.sms - 1, Options()).groups == 1
-    assert plan_groups(matrices, gpu, gpu.sms, Options(groups=2)).groups == 2
+def test_two_groups_hold_all_that_one_group_holds() -> None:
+    """In the last case, B and its transpose would have too many rows per block."""
+    two = [square("A", 40), MatrixSpec("B", 200, 150)]
+    for matrices, gpu, n in ((tree_lstm(256), H200, 2), (tree_lstm(512), H200, 1), (two, PAIR, 1)):
+        assert plan_groups(matrices, gpu, gpu.sms, Options()).groups == n
+        assert plan_groups(matrices, gpu, gpu.sms - 1, Options()).groups == 1
 
 
 # Smaller plans
