@@ -16,6 +16,7 @@ except ModuleNotFoundError as error:
 
 from vpps.torch.cores import share_cores
 from vpps.torch.module import Module
+from vpps.torch.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell
 
-__all__ = ["Module", "share_cores"]
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "Module", "share_cores"]
 __dir__ = __all__.copy  # completion shows nothing else

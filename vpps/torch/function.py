@@ -146,7 +146,7 @@ class _FirstOrderOnly(torch.autograd.Function):
         )
 
 
-def _first_order_only(gradients: Sequence[Any], sources: Sequence[Any]) -> tuple[Any, ...]:
+def first_order_only(gradients: Sequence[Any], sources: Sequence[Any]) -> tuple[Any, ...]:
     """Return a node's gradients. With `create_graph=True`, they become results of a node that raises in its backward;
     without that node, PyTorch would take them for constants. The node's inputs are all tensors that the gradients
     depend on, because `autograd.grad` visits only nodes on a path to its inputs."""
@@ -175,7 +175,7 @@ def _result_of_backward(ctx: Any, gradients: Sequence[Any], seeds: Sequence[Any]
     sources = [*ctx.call.inputs, *seeds]
     if not _retains():
         ctx.call = None
-    return None, None, *_first_order_only(gradients, sources)
+    return None, None, *first_order_only(gradients, sources)
 
 
 class ValuesFunction(torch.autograd.Function):

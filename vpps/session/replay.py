@@ -1,0 +1,235 @@
+"""Replay: a graph that is recorded and planned once, and launched often, with new values of its inputs.
+
+A plan's script contains the values of the graph's inputs. A replay finds their words by planning twice, with different
+values: only these words differ between the two scripts. Until a graph is run a second time, its own script is launched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.engine.engine import Engine
+from vpps.engine.gradients import Gradients, found_gradients
+from vpps.engine.readback import places_of
+from vpps.errors import ScriptError
+from vpps.graph.graph import Graph
+from vpps.placement.distribution import NOTHING_HELD, ZERO, Pool
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
+from vpps.record.rows import Rows
+from vpps.session.handle import Handle
+from vpps.turns import Turn, serialised
+from vpps.values import Float32
+
+
+class Span(NamedTuple):
+    """Rows of floats in the pool, or words in a script: one piece, or an index for each float.
+
+    Attributes:
+        start: first float; -1 if the floats are not one piece.
+        shape: (rows, width).
+        at: index of each float, of the same shape; None if they are one piece.
+    """
+
+    start: int
+    shape: tuple[int, int]
+    at: NDArray[np.int64] | None
+
+    @classmethod
+    def of(cls, starts: NDArray[np.integer], width: int) -> Span:
+        """Return the span of rows that begin at these places."""
+        n = len(starts)
+        firsts = starts.astype(np.int64)
+        if n and firsts[0] != ZERO and (firsts == firsts[0] + width * np.arange(n)).all():
+            return cls(int(firsts[0]), (n, width), None)
+        index = firsts[:, None] + np.arange(width)
+        index[firsts == ZERO] = ZERO  # one zero for the whole row
+        return cls(-1, (n, width), index)
+
+    @property
+    def key(self) -> slice | NDArray[np.int64]:
+        """Index of a flat array that selects the floats."""
+        n, width = self.shape
+        return slice(self.start, self.start + n * width) if self.at is None else self.at.reshape(-1)
+
+    def read(self, pool: Pool, into: Float32) -> None:
+        """Copy the floats from the pool into an array (rows, width)."""
+        if self.at is None:
+            n, width = self.shape
+            into[...] = pool[self.start : self.start + n * width].reshape(self.shape)
+        elif self.at.size:
+            first, last = int(self.at.min()), int(self.at.max())
+            into[...] = pool[first : last + 1].take(self.at - first)
+
+
+class Replay:
+    """A graph with inputs whose values each run replaces.
+
+    Runs compute the same bits as `Handle.forward` and `Handle.backward` on a graph recorded with these values. Nothing
+    may be recorded in the graph afterwards, and its cells must not contain dropout.
+
+    Args:
+        handle: a training handle whose model no update changes.
+        inputs: rows of `graph.rows`, each from a separate call; `values` of all calls are in this order.
+        wanted: rows to compute.
+        keeps: True to keep values for `backward`.
+    """
+
+    def __init__(
+        self, handle: Handle, graph: Graph, inputs: Sequence[Rows], wanted: Sequence[Rows], keeps: bool
+    ) -> None:
+        self._handle, self._graph, self._inputs, self._wanted, self._keeps = handle, graph, inputs, wanted, keeps
+        self._chunks = [_data_of(graph, rows) for rows in inputs]
+        self._planner: Planner | None = None
+        self._places: list[slice | NDArray[np.int64]] | None = None  # of the inputs' words; None: not yet known
+        self._is_fresh = True  # True if the script holds the values that were recorded
+
+    @property
+    def _turn(self) -> Turn:
+        return self._handle._turn
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the plan holds."""
+        return 0 if self._planner is None else self._plan.script.nbytes
+
+    @serialised
+    def forward(self, values: Sequence[Float32], out: Sequence[Float32]) -> int:
+        """Compute the wanted rows.
+
+        Args:
+            values: values of the inputs, (rows, width) each. The first run must get the values that were recorded.
+            out: arrays (rows, width) that receive the wanted values.
+
+        Returns:
+            Number of the launch, for `backward`.
+
+        Raises:
+            CapacityError, HandleError, KernelError: as for `Handle.forward`.
+        """
+        engine = self._run(values)
+        for span, array in zip(self._outputs, out, strict=True):
+            span.read(engine.machine.pool, array)
+        return engine.machine.launches
+
+    @serialised
+    def backward(
+        self, launch: int, values: Sequence[Float32], seeds: Sequence[Float32 | None], out: Sequence[Float32 | None]
+    ) -> Gradients:
+        """Compute gradients after `forward`, without computing the values again if nothing else was launched since.
+
+        Args:
+            launch: result of `forward`.
+            values: the same values as for `forward`.
+            seeds: gradients of the wanted rows, (rows, width); None for zeros.
+            out: arrays (rows, width) that receive the inputs' gradients; None if a gradient is not needed.
+
+        Returns:
+            The gradients of the parameters by name.
+
+        Raises:
+            CapacityError, HandleError, KernelError: as for `Handle.backward`.
+        """
+        engine = self._handle._engine
+        if launch != engine.machine.launches or engine.plan is not self._plan:
+            engine = self._run(values)
+        plan = self._plan
+
+        def give(pool: Pool) -> None:
+            at = plan.seeds
+            for span, seed in zip(self._outputs, seeds, strict=True):
+                stop = at + math.prod(span.shape)
+                pool[at:stop] = 0 if seed is None else seed.reshape(-1)
+                at = stop
+
+        engine.store.park_gradients()
+        engine.launch(plan, at_once=True, given=give, part=1)
+        engine.wait()
+        pool = engine.machine.pool
+        for span, array in zip(self._gradients, out, strict=True):
+            if array is not None:
+                span.read(pool, array)
+        return found_gradients(plan, pool, engine.store.distribution)
+
+    def _run(self, values: Sequence[Float32]) -> Engine:
+        """Launch the forward with these values."""
+        handle = self._handle
+        handle._check_usable()
+        engine = handle._engine
+        engine.wait()
+        if self._planner is None or self._planner is not engine.planner:
+            self._make(values)
+            engine = handle._engine
+        elif not self._is_fresh and self._places is None:
+            self._find_places()
+        if not self._is_fresh:
+            assert self._places is not None
+            words = self._plan.script.view(np.float32)
+            for place, value in zip(self._places, values, strict=True):
+                words[place] = value.reshape(-1)
+        self._is_fresh = False
+        if self._keeps:
+            engine.store.park_gradients()
+        engine.launch(self._plan, at_once=True)
+        engine.wait()
+        return engine
+
+    def _make(self, values: Sequence[Float32]) -> None:
+        """Plan with these values, for the current places of the parameters."""
+        for chunk, value in zip(self._chunks, values, strict=True):
+            chunk[...] = value.reshape(chunk.shape)
+        self._handle._configurator.interrupt()
+        self._handle._configurator.prepare(self._graph, trains=self._keeps)
+        self._plan = self._handle._configurator.kernel_for(self._graph, self._made, trains=self._keeps)
+        self._planner, self._places, self._is_fresh = self._handle._engine.planner, None, True
+        widths = [math.prod(rows.shape) for rows in self._wanted]
+        self._outputs = [Span.of(places_of(self._plan, rows), w) for rows, w in zip(self._wanted, widths, strict=True)]
+        self._gradients = [self._gradient_of(rows) for rows in self._inputs] if self._keeps else []
+
+    def _made(self, planner: Planner) -> Plan:
+        if self._keeps:
+            return planner.plan_halves(self._graph, self._wanted, None, 0, None, NOTHING_HELD)
+        return planner.plan_forward(self._graph, self._wanted, self._handle._store.held_in_pool)
+
+    def _gradient_of(self, rows: Rows) -> Span:
+        found = np.full(len(self._plan.places), ZERO)  # no gradient: zeros
+        found[self._plan.input_gradients[:, 0]] = self._plan.input_gradients[:, 1]
+        return Span.of(found[rows.ids], math.prod(rows.shape))
+
+    def _find_places(self) -> None:
+        """Find the inputs' words in the script. Raises ScriptError if not every value has exactly one word."""
+        assert self._planner is not None
+        total = sum(chunk.size for chunk in self._chunks)
+        scripts = []
+        for offset in (0, total):
+            first = offset
+            for chunk in self._chunks:
+                chunk[...] = np.arange(first, first + chunk.size, dtype=np.uint32).view(np.float32).reshape(chunk.shape)
+                first += chunk.size
+            scripts.append(self._made(self._planner).script.copy())
+        before, after = scripts
+        words = np.flatnonzero(before != after) if len(before) == len(after) == len(self._plan.script) else before[:0]
+        numbers = before[words].astype(np.int64)
+        if not np.array_equal(np.sort(numbers), np.arange(total)):
+            raise ScriptError("a replay cannot find its inputs in the script; please report this")
+        place_of = np.empty(total, np.int64)
+        place_of[numbers] = words
+        self._places, first = [], 0
+        for chunk in self._chunks:
+            own = place_of[first : first + chunk.size]
+            first += chunk.size
+            self._places.append(Span.of(own, 1).key)
+
+
+def _data_of(graph: Graph, rows: Rows) -> Float32:
+    """Return the array in which the graph keeps the values of some rows of inputs."""
+    for block in graph.blocks.values():
+        for _, chunk in block.bulk:
+            if chunk.data.size and chunk.first[0] == rows.ids[0]:
+                return chunk.data
+    raise ScriptError("the rows of a replay are not inputs of its graph; please report this")
