@@ -228,7 +228,7 @@ class _Weight:
     """A weight that has been copied to the model, and what shows that it has changed since."""
 
     def __init__(self, tensor: Any) -> None:
-        self._tensor: weakref.ref[Any] = weakref.ref(tensor)
+        self._tensor: Any = weakref.ref(tensor)
         self._version, self._address = tensor._version, tensor.data_ptr()
         self.array: Float32 = tensor.detach().contiguous().numpy()
         flat = tensor.detach().reshape(-1).numpy()  # shares the tensor's memory, if that is contiguous
@@ -240,7 +240,7 @@ class _Weight:
         if tensor is not self._tensor():
             return False
         same = tensor._version == self._version and tensor.data_ptr() == self._address
-        return same and self._some.tobytes() == self._bits
+        return bool(same and self._some.tobytes() == self._bits)
 
 
 class Stack:

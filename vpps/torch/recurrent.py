@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from vpps.errors import GraphError, ModelError, ShapeError
+from vpps.torch import compiled
 from vpps.torch.chains import Batch, Config, Grads, Stack, numbers, stack_for
 from vpps.torch.function import as_seed, first_order_only
 from vpps.torch.layouts import Layout, Sequences, equal_layout, sequences
@@ -60,8 +61,16 @@ class _Recurrent(torch.nn.Module):
     mode: str
     _weight_names: list[str]
 
-    def _computed(self, x: Any, layout: Layout, states: list[Any]) -> list[Any]:
-        """Return y (n, width) and the final states (cells, batch, hidden_size)."""
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._number = next(numbers)
+
+    def _computed(self, x: Any, layout: Any, states: list[Any]) -> list[Any]:
+        """Return y (n, width) and the final states (cells, batch, hidden_size).
+
+        Args:
+            layout: a Layout, or a TracedLayout in compiled code.
+        """
         weights = [getattr(self, name) for name in self._weight_names]
         dtype = weights[0].dtype
         self._check(x, states, weights)
@@ -71,9 +80,13 @@ class _Recurrent(torch.nn.Module):
         if torch.is_autocast_enabled(x.device.type):
             dtype = torch.get_autocast_dtype(x.device.type)
         masks = self._masks(layout)
+        if torch.compiler.is_compiling():
+            config = self._config(_frozen(weights), str(x.device), self._number)
+            found = compiled.call(config, layout, x, states, masks, weights)
+            return found if dtype == torch.float32 else [t.to(dtype) for t in found]
         tensors = (x, *states, *masks, *weights)
         learns = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-        frozen = tuple(k for k, w in enumerate(weights) if not w.requires_grad) if learns else None
+        frozen = _frozen(weights) if learns else None
         call = _Call(self._stack_for(x, frozen), layout, len(states), len(masks))
         if learns:
             found = list(_StackFunction.apply(call, *tensors))
@@ -101,10 +114,12 @@ class _Recurrent(torch.nn.Module):
             raise ModelError(
                 f"vpps.torch.{what}: no target computes on device {device}; move the module to cpu or cuda"
             )
-        if torch.jit.is_tracing() or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
+        if torch.compiler.is_compiling():
+            compiled.refuse_export(what)
+        elif torch.jit.is_tracing() or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
             raise GraphError(
-                f"vpps.torch.{what}: torch.jit.trace, make_fx and torch.export cannot keep a launch of vpps in a "
-                f"program; load the state_dict into torch.nn.{what} to export it"
+                f"vpps.torch.{what}: torch.jit.trace and make_fx cannot keep a launch of vpps in a program; use "
+                "torch.compile"
             )
 
     def _masks(self, layout: Layout) -> list[Any]:
@@ -120,8 +135,7 @@ class _Recurrent(torch.nn.Module):
         kept: Stack | None = self.__dict__.get("_stack")
         if kept is not None and kept.config.device == device and frozen in (None, kept.config.frozen):
             return kept
-        number = next(numbers) if kept is None else kept.config.number
-        kept = stack_for(self._config(frozen or (), device, number))
+        kept = stack_for(self._config(frozen or (), device, self._number))
         self.__dict__["_stack"] = kept
         return kept
 
@@ -131,15 +145,24 @@ class _Recurrent(torch.nn.Module):
         state.pop("_stack", None)
         return state
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._number = next(numbers)
+
+
+def _frozen(weights: Sequence[Any]) -> tuple[int, ...]:
+    """Return the numbers of the weights that need no gradient."""
+    return tuple(k for k, w in enumerate(weights) if not w.requires_grad)
+
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-class _Layers(_Recurrent):
-    """Common part of LSTM, GRU and RNN, in front of torch.nn's class."""
+class _Layers(_Recurrent, torch.nn.RNNBase):
+    """Common part of LSTM, GRU and RNN. Dynamo would refuse subclasses of torch.nn.LSTM itself."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, mode: str, *args: Any, **options: Any) -> None:
+        super().__init__(mode, *args, **options)
         if self.proj_size:
             raise ModelError(
                 f"vpps.torch.{type(self).__name__}(proj_size={self.proj_size}): there are no projections; use "
@@ -182,7 +205,11 @@ class _Layers(_Recurrent):
         Raises:
             ShapeError, DtypeError, ModelError: the arguments do not fit.
         """
-        found = sequences(input, resets, self.batch_first, self.input_size, type(self).__name__)
+        what = type(self).__name__
+        if torch.compiler.is_compiling():
+            found = compiled.traced_sequences(input, resets, self.batch_first, what)
+        else:
+            found = sequences(input, resets, self.batch_first, self.input_size, what)
         y, *final = self._computed(found.x, found.layout, self._initial(hx, found))
         if found.order is not None:
             final = [s.index_select(1, found.order[1]) for s in final]
@@ -206,7 +233,7 @@ class _Layers(_Recurrent):
         return states if given.order is None else [s.index_select(1, given.order[0]) for s in states]
 
 
-class LSTM(_Layers, torch.nn.LSTM):
+class LSTM(_Layers):
     """torch.nn.LSTM for sequences of any length: constructor, call, weights and `state_dict` are the same.
 
         lstm = vpps.torch.LSTM(64, 128, num_layers=2, bidirectional=True)
@@ -222,13 +249,32 @@ class LSTM(_Layers, torch.nn.LSTM):
     PyTorch, and writes of most elements through `weight.data` or NumPy.
     """
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__("LSTM", *args, **options)
 
-class GRU(_Layers, torch.nn.GRU):
+
+class GRU(_Layers):
     """torch.nn.GRU for sequences of any length; see `LSTM`."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__("GRU", *args, **options)
 
-class RNN(_Layers, torch.nn.RNN):
-    """torch.nn.RNN for sequences of any length, with tanh or relu; see `LSTM`."""
+
+class RNN(_Layers):
+    """torch.nn.RNN for sequences of any length; see `LSTM`.
+
+    Args:
+        nonlinearity: "tanh" or "relu".
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh", *args: Any,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"RNN(nonlinearity={nonlinearity!r}): expected 'tanh' or 'relu'")
+        self.nonlinearity = nonlinearity
+        super().__init__(f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, *args, **options)
 
 
 class _Cell(_Recurrent):
@@ -254,7 +300,8 @@ class _Cell(_Recurrent):
                 raise ShapeError(f"{what}: the state has shape {tuple(s.shape)}; expected {shape}")
         batch = len(x) if x.dim() == 2 else 1
         given = [s.reshape(1, batch, -1) for s in states]
-        _, *final = self._computed(x.reshape(batch, -1), equal_layout(batch, 1, True), given)
+        layout = compiled.one_step(batch) if torch.compiler.is_compiling() else equal_layout(batch, 1, True)
+        _, *final = self._computed(x.reshape(batch, -1), layout, given)
         return [s.reshape(shape) for s in final]
 
 
