@@ -24,7 +24,7 @@ class _Call(NamedTuple):
 
     def batch(self, tensors: Sequence[Any]) -> Batch:
         """Return the inputs without the weights."""
-        x, *others = (t.detach().contiguous() for t in tensors[: 1 + self.n_states + self.n_masks])
+        x, *others = (t.contiguous() for t in tensors[: 1 + self.n_states + self.n_masks])
         return Batch(x, self.layout, tuple(others[: self.n_states]), tuple(others[self.n_states :]))
 
     def weights(self, tensors: Sequence[Any]) -> Sequence[Any]:
@@ -49,7 +49,7 @@ class _StackFunction(torch.autograd.Function):
     def backward(ctx: Any, *seeds: Any) -> Any:
         call, grads, token = ctx.call
         tensors = ctx.saved_tensors
-        given = [None if s is None else torch.from_numpy(as_seed(s)) for s in seeds]
+        given = [None if s is None else torch.from_numpy(as_seed(s)).contiguous() for s in seeds]
         inputs, of_weights = call.stack.backward(call.batch(tensors), call.weights(tensors), grads, token, given)
         found = [*inputs, *[None] * call.n_masks, *of_weights]
         return None, *first_order_only(found, [*tensors, *seeds])
@@ -71,13 +71,13 @@ class _Recurrent(torch.nn.Module):
         Args:
             layout: a Layout, or a TracedLayout in compiled code.
         """
-        weights = [getattr(self, name) for name in self._weight_names]
+        weights = self._weights()
         dtype = weights[0].dtype
-        self._check(x, states, weights)
+        self._check(x, states, weights[0])
         if dtype != torch.float32 or x.dtype != torch.float32:
             x, *states = (t.float() for t in (x, *states))
             weights = [w.float() for w in weights]
-        if torch.is_autocast_enabled(x.device.type):
+        if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(x.device.type):
             dtype = torch.get_autocast_dtype(x.device.type)
         masks = self._masks(layout)
         if torch.compiler.is_compiling():
@@ -94,32 +94,42 @@ class _Recurrent(torch.nn.Module):
             found = call.stack.forward(call.batch(tensors), weights, None)[0]
         return found if dtype == torch.float32 else [t.to(dtype) for t in found]
 
-    def _check(self, x: Any, states: list[Any], weights: list[Any]) -> None:
+    def _weights(self) -> list[Any]:
+        """Return the weights in PyTorch's order."""
+        try:
+            return [self._parameters[name] for name in self._weight_names]
+        except KeyError:  # computed weights, such as those of weight_norm
+            return [getattr(self, name) for name in self._weight_names]
+
+    def _check(self, x: Any, states: list[Any], weight: Any) -> None:
         """Raise an error unless tensors fit together and can be computed."""
-        what = type(self).__name__
-        dtype, device = weights[0].dtype, weights[0].device
+        dtype, device = weight.dtype, weight.device
+        for tensor in (x, *states):
+            if tensor.device != device or tensor.dtype != dtype:
+                self._refuse_mixture(tensor, weight)
         if dtype not in _DTYPES:
+            what = type(self).__name__
             raise ModelError(
                 f"vpps.torch.{what} computes in float32, not {dtype}: use .float(), or torch.nn.{what} for this type"
             )
-        autocast = torch.is_autocast_enabled(x.device.type)
-        for name, tensor in (("input", x), *zip(("h0", "c0"), states, strict=False)):
-            if tensor.device != device:
-                raise ModelError(f"vpps.torch.{what}: {name} is on {tensor.device}, the weights are on {device}")
-            if tensor.dtype != dtype and not (autocast and tensor.dtype in _DTYPES):
-                raise ModelError(
-                    f"vpps.torch.{what}: {name} has dtype {tensor.dtype}, the weights have {dtype}: convert one of them"
-                )
-        if device.type not in ("cpu", "cuda"):
-            raise ModelError(
-                f"vpps.torch.{what}: no target computes on device {device}; move the module to cpu or cuda"
-            )
         if torch.compiler.is_compiling():
-            compiled.refuse_export(what)
-        elif torch.jit.is_tracing() or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
+            compiled.refuse_export(type(self).__name__)
+            return
+        if torch.jit.is_tracing() or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
             raise GraphError(
-                f"vpps.torch.{what}: torch.jit.trace and make_fx cannot keep a launch of vpps in a program; use "
-                "torch.compile"
+                f"vpps.torch.{type(self).__name__}: torch.jit.trace and make_fx cannot keep a launch of vpps in a "
+                "program; use torch.compile"
+            )
+
+    def _refuse_mixture(self, tensor: Any, weight: Any) -> None:
+        """Raise ModelError unless autocast is on, which mixes types."""
+        what = type(self).__name__
+        if tensor.device != weight.device:
+            raise ModelError(f"vpps.torch.{what}: the weights are on {weight.device}, an input is on {tensor.device}")
+        if not (torch.is_autocast_enabled(tensor.device.type) and tensor.dtype in _DTYPES):
+            raise ModelError(
+                f"vpps.torch.{what}: the weights have dtype {weight.dtype}, an input has {tensor.dtype}: convert one "
+                "of them"
             )
 
     def _masks(self, layout: Layout) -> list[Any]:
@@ -131,13 +141,16 @@ class _Recurrent(torch.nn.Module):
 
     def _stack_for(self, x: Any, frozen: tuple[int, ...] | None) -> Stack:
         """Return the stack; `frozen` are the weights without gradients, None if gradients are not needed."""
-        device = str(x.device)
-        kept: Stack | None = self.__dict__.get("_stack")
-        if kept is not None and kept.config.device == device and frozen in (None, kept.config.frozen):
-            return kept
-        kept = stack_for(self._config(frozen or (), device, self._number))
-        self.__dict__["_stack"] = kept
-        return kept
+        kept: tuple[Any, Stack] | None = self.__dict__.get("_stack")
+        if kept is not None and kept[0] == x.device and frozen in (None, kept[1].config.frozen):
+            return kept[1]
+        if x.device.type not in ("cpu", "cuda"):
+            raise ModelError(
+                f"vpps.torch.{type(self).__name__}: nothing computes on device {x.device}; use cpu or cuda"
+            )
+        stack = stack_for(self._config(frozen or (), str(x.device), self._number))
+        self.__dict__["_stack"] = x.device, stack
+        return stack
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the stack: copies make their own."""
