@@ -6,9 +6,10 @@ values: only these words differ between the two scripts. Until a graph is run a 
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ from vpps.engine.gradients import Gradients, found_gradients
 from vpps.engine.readback import places_of
 from vpps.errors import ScriptError
 from vpps.graph.graph import Graph
+from vpps.kernel.shared_types import address
+from vpps.ops.element import FLOAT32
 from vpps.placement.distribution import NOTHING_HELD, ZERO, Pool
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
@@ -57,14 +60,27 @@ class Span(NamedTuple):
         n, width = self.shape
         return slice(self.start, self.start + n * width) if self.at is None else self.at.reshape(-1)
 
-    def read(self, pool: Pool, into: Float32) -> None:
-        """Copy the floats from the pool into an array (rows, width)."""
-        if self.at is None:
-            n, width = self.shape
-            into[...] = pool[self.start : self.start + n * width].reshape(self.shape)
+    def read(self, pool: Float32, into: Floats) -> None:
+        """Copy the floats from a pool in host memory."""
+        n, width = self.shape
+        if self.at is None and isinstance(into, int):
+            ctypes.memmove(into, address(pool) + FLOAT32.bytes * self.start, FLOAT32.bytes * n * width)
+        elif self.at is None:
+            _array(into, self.shape)[...] = pool[self.start : self.start + n * width].reshape(self.shape)
         elif self.at.size:
-            first, last = int(self.at.min()), int(self.at.max())
-            into[...] = pool[first : last + 1].take(self.at - first)
+            pool.take(self.at, out=_array(into, self.shape), mode="clip")  # the default mode would buffer the result
+
+
+Floats = int | Float32
+"""Rows of floats (rows, width): an array, or the address of contiguous floats, which the caller keeps alive."""
+
+
+def _array(floats: Floats, shape: tuple[int, ...]) -> Float32:
+    """Return the floats as an array of this shape."""
+    if not isinstance(floats, int):
+        return floats
+    memory: Any = (ctypes.c_float * math.prod(shape)).from_address(floats)
+    return np.frombuffer(memory, FLOAT32.dtype).reshape(shape)
 
 
 class Replay:
@@ -99,12 +115,12 @@ class Replay:
         return 0 if self._planner is None else self._plan.script.nbytes
 
     @serialised
-    def forward(self, values: Sequence[Float32], out: Sequence[Float32]) -> int:
+    def forward(self, values: Sequence[Floats], out: Sequence[Floats]) -> int:
         """Compute the wanted rows.
 
         Args:
-            values: values of the inputs, (rows, width) each. The first run must get the values that were recorded.
-            out: arrays (rows, width) that receive the wanted values.
+            values: values of the inputs. The first run must get the values that were recorded.
+            out: memory for the wanted rows.
 
         Returns:
             Number of the launch, for `backward`.
@@ -113,21 +129,22 @@ class Replay:
             CapacityError, HandleError, KernelError: as for `Handle.forward`.
         """
         engine = self._run(values)
-        for span, array in zip(self._outputs, out, strict=True):
-            span.read(engine.machine.pool, array)
+        pool: Any = engine.machine.pool
+        for span, into in zip(self._outputs, out, strict=True):
+            span.read(pool, into)
         return engine.machine.launches
 
     @serialised
     def backward(
-        self, launch: int, values: Sequence[Float32], seeds: Sequence[Float32 | None], out: Sequence[Float32 | None]
+        self, launch: int, values: Sequence[Floats], seeds: Sequence[Floats | None], out: Sequence[Floats | None]
     ) -> Gradients:
         """Compute gradients after `forward`, without computing the values again if nothing else was launched since.
 
         Args:
             launch: result of `forward`.
             values: the same values as for `forward`.
-            seeds: gradients of the wanted rows, (rows, width); None for zeros.
-            out: arrays (rows, width) that receive the inputs' gradients; None if a gradient is not needed.
+            seeds: gradients of the wanted rows; None for zeros.
+            out: memory for the inputs' gradients; None if a gradient is not needed.
 
         Returns:
             The gradients of the parameters by name.
@@ -144,19 +161,19 @@ class Replay:
             at = plan.seeds
             for span, seed in zip(self._outputs, seeds, strict=True):
                 stop = at + math.prod(span.shape)
-                pool[at:stop] = 0 if seed is None else seed.reshape(-1)
+                pool[at:stop] = 0 if seed is None else _array(seed, span.shape).reshape(-1)
                 at = stop
 
         engine.store.park_gradients()
         engine.launch(plan, at_once=True, given=give, part=1)
         engine.wait()
-        pool = engine.machine.pool
-        for span, array in zip(self._gradients, out, strict=True):
-            if array is not None:
-                span.read(pool, array)
-        return found_gradients(plan, pool, engine.store.distribution)
+        floats: Any = engine.machine.pool
+        for span, into in zip(self._gradients, out, strict=True):
+            if into is not None:
+                span.read(floats, into)
+        return found_gradients(plan, floats, engine.store.distribution)
 
-    def _run(self, values: Sequence[Float32]) -> Engine:
+    def _run(self, values: Sequence[Floats]) -> Engine:
         """Launch the forward with these values."""
         handle = self._handle
         handle._check_usable()
@@ -169,9 +186,12 @@ class Replay:
             self._find_places()
         if not self._is_fresh:
             assert self._places is not None
-            words = self._plan.script.view(np.float32)
-            for place, value in zip(self._places, values, strict=True):
-                words[place] = value.reshape(-1)
+            script = self._plan.script
+            for place, value, chunk in zip(self._places, values, self._chunks, strict=True):
+                if isinstance(place, slice) and isinstance(value, int):
+                    ctypes.memmove(address(script) + FLOAT32.bytes * place.start, value, chunk.nbytes)
+                else:
+                    script.view(FLOAT32.dtype)[place] = _array(value, chunk.shape).reshape(-1)
         self._is_fresh = False
         if self._keeps:
             engine.store.park_gradients()
@@ -179,10 +199,10 @@ class Replay:
         engine.wait()
         return engine
 
-    def _make(self, values: Sequence[Float32]) -> None:
+    def _make(self, values: Sequence[Floats]) -> None:
         """Plan with these values, for the current places of the parameters."""
         for chunk, value in zip(self._chunks, values, strict=True):
-            chunk[...] = value.reshape(chunk.shape)
+            chunk[...] = _array(value, chunk.shape)
         self._handle._configurator.interrupt()
         self._handle._configurator.prepare(self._graph, trains=self._keeps)
         self._plan = self._handle._configurator.kernel_for(self._graph, self._made, trains=self._keeps)
