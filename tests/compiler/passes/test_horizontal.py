@@ -18,13 +18,7 @@ from safetensors.numpy import load_file
 
 import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
-from tests.compiler.passes.cells import (
-    NONE,
-    assert_passes_agree,
-    notes,
-    operations,
-    traced,
-)
+from tests.compiler.passes.cells import NONE, assert_passes_agree, notes, operations, traced
 from tests.interruptions import interrupted
 from tests.model.test_checkpoint import rewrite
 from tests.planner.test_random_graphs import examples
@@ -402,10 +396,7 @@ def test_cells_that_differ_in_a_number_alone():
         y, z = vpps.cell(lambda x: ((A @ x) * s + a, (B @ x) * t + b))(graph.input(np.arange(8.0)))
         return graph, vpps.sum(y * z)
 
-    with (
-        vpps.Handle(model, target="cpu", passes=ON) as handle,
-        vpps.Handle(model, train=False, passes=OFF) as plain,
-    ):
+    with vpps.Handle(model, target="cpu", passes=ON) as handle, vpps.Handle(model, train=False, passes=OFF) as plain:
         for s, t, names in ((2.0, 2.0, ["A+B", "a+b"]), (2.0, 3.0, ["A+B"]), (5.0, 5.0, ["A+B"])):
             graph, loss = build(s, t)
             assert handle.gradients(graph, loss)[0] == plain.forward(graph, [loss])[0]
