@@ -93,20 +93,12 @@ def test_gates_are_stacked_with_their_biases():
 ALL = "A @ x + B @ x + C @ x"
 BIASED = "vpps.tanh(A @ x + a) * (b + B @ x)"
 STACKED: list[tuple[list[str], list[str]]] = [
-    ([ALL], ["A+B+C"]),
-    (["A @ x, D @ x"], []),
-    (["A @ x, T @ x"], []),
-    (["A @ x, G @ x"], []),
-    ([ALL, "C @ x"], ["A+B"]),
-    (["A @ y + B @ y, C @ x", ALL], ["A+B"]),
-    ([ALL, "A @ x, B @ y"], []),
-    (["A @ x + (B @ x) * (A @ x)"], []),
-    ([ALL, "(A @ vpps.reshape(vpps.concat([x, y]), (8, 2)))[0]"], ["B+C"]),
-    ([BIASED], ["A+B", "a+b"]),
-    ([BIASED, "x * a"], ["A+B"]),
-    ([BIASED, "vpps.tanh(A @ x + b) * (B @ x + a)"], ["A+B"]),
+    ([ALL], ["A+B+C"]), (["A @ x, D @ x"], []), (["A @ x, T @ x"], []), (["A @ x, G @ x"], []),
+    ([ALL, "C @ x"], ["A+B"]), (["A @ y + B @ y, C @ x", ALL], ["A+B"]), ([ALL, "A @ x, B @ y"], []),
+    (["A @ x + (B @ x) * (A @ x)"], []), ([ALL, "(A @ vpps.reshape(vpps.concat([x, y]), (8, 2)))[0]"], ["B+C"]),
+    ([BIASED], ["A+B", "a+b"]), ([BIASED, "x * a"], ["A+B"]), ([BIASED, "vpps.tanh(A @ x + b) * (B @ x + a)"], ["A+B"]),
     (["vpps.tanh(A @ x + a) * (B @ x + a)"], ["A+B"]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("cells, names", STACKED)
