@@ -127,14 +127,9 @@ def equal_layout(batch: int, steps: int, batch_first: bool) -> Layout:
     if found is None:
         if len(_equal) > 64:
             _equal.clear()
-        rows = (
-            None
-            if batch_first or batch == 1
-            else np.arange(batch * steps, dtype=np.int32).reshape(steps, batch).T.ravel()
-        )
-        found = _equal[batch, steps, batch_first] = Layout(
-            np.full(batch, steps), None if batch_first or batch == 1 else rows
-        )
+        in_order = batch_first or batch == 1
+        rows = None if in_order else np.arange(batch * steps, dtype=np.int32).reshape(steps, batch).T.ravel()
+        found = _equal[batch, steps, batch_first] = Layout(np.full(batch, steps), rows)
     return found
 
 
