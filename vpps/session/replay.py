@@ -31,44 +31,63 @@ from vpps.values import Float32
 
 
 class Span(NamedTuple):
-    """Rows of floats in the pool, or words in a script: one piece, or an index for each float.
+    """Rows of floats in the pool, or words in a script: one piece, or pieces of equal length.
 
     Attributes:
-        start: first float; -1 if the floats are not one piece.
+        start: first float of all.
         shape: (rows, width).
-        at: index of each float, of the same shape; None if they are one piece.
+        pieces: numbers of the pieces, counted from `start` on, in order; None if the rows are one piece.
+        piece: length of a piece; `start` and all pieces begin at a multiple of it from each other.
     """
 
     start: int
     shape: tuple[int, int]
-    at: NDArray[np.int64] | None
+    pieces: NDArray[np.int64] | None = None
+    piece: int = 1
 
     @classmethod
     def of(cls, starts: NDArray[np.integer], width: int) -> Span:
-        """Return the span of rows that begin at these places."""
+        """Return the span of rows that begin at these places. A row that begins at ZERO is all zeros."""
         n = len(starts)
+        if not n:
+            return cls(0, (0, width))
+        first, last = int(starts[0]), int(starts[-1])
+        zeros = bool((starts == ZERO).any())
+        if not zeros and last - first == (n - 1) * width and np.array_equal(starts, np.arange(first, last + 1, width)):
+            return cls(first, (n, width))
         firsts = starts.astype(np.int64)
-        if n and firsts[0] != ZERO and (firsts == firsts[0] + width * np.arange(n)).all():
-            return cls(int(firsts[0]), (n, width), None)
-        index = firsts[:, None] + np.arange(width)
-        index[firsts == ZERO] = ZERO  # one zero for the whole row
-        return cls(-1, (n, width), index)
+        if zeros:
+            index = firsts[:, None] + np.arange(width)
+            index[firsts == ZERO] = ZERO
+            return cls(0, (n, width), index.reshape(-1))
+        first = int(firsts.min())
+        firsts -= first
+        piece = int(np.gcd.reduce(firsts, initial=width))
+        firsts //= piece
+        if piece < width:
+            firsts = (firsts[:, None] + np.arange(width // piece)).reshape(-1)
+        return cls(first, (n, width), firsts, piece)
 
     @property
     def key(self) -> slice | NDArray[np.int64]:
         """Index of a flat array that selects the floats."""
-        n, width = self.shape
-        return slice(self.start, self.start + n * width) if self.at is None else self.at.reshape(-1)
+        if self.pieces is None:
+            return slice(self.start, self.start + math.prod(self.shape))
+        return (self.start + self.piece * self.pieces[:, None] + np.arange(self.piece)).reshape(-1)
 
     def read(self, pool: Float32, into: Floats) -> None:
         """Copy the floats from a pool in host memory."""
-        n, width = self.shape
-        if self.at is None and isinstance(into, int):
-            ctypes.memmove(into, address(pool) + FLOAT32.bytes * self.start, FLOAT32.bytes * n * width)
-        elif self.at is None:
-            _array(into, self.shape)[...] = pool[self.start : self.start + n * width].reshape(self.shape)
-        elif self.at.size:
-            pool.take(self.at, out=_array(into, self.shape), mode="clip")  # the default mode would buffer the result
+        if self.pieces is not None:
+            _array(into, self.shape)[...] = self._taken(pool)
+        elif isinstance(into, int):
+            ctypes.memmove(into, address(pool) + FLOAT32.bytes * self.start, FLOAT32.bytes * math.prod(self.shape))
+        else:
+            into[...] = pool[self.start : self.start + math.prod(self.shape)].reshape(self.shape)
+
+    def _taken(self, pool: Float32) -> Float32:
+        assert self.pieces is not None
+        stop = self.start + (int(self.pieces.max()) + 1) * self.piece
+        return pool[self.start : stop].reshape(-1, self.piece).take(self.pieces, 0).reshape(self.shape)
 
 
 Floats = int | Float32

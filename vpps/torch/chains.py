@@ -7,6 +7,7 @@ belong to the caller, and the stack copies those that have changed since its las
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -135,7 +136,7 @@ _CELLS: dict[str, tuple[int, Callable[..., Cells]]] = {
 }  # fmt: skip
 """Number of gates, and the function that makes the cells."""
 
-_FIRST, _STEP, _ENTER = 0, 1, 2
+_ENTER = 2  # number of the function for a given state; the others are 0 and 1
 
 
 class _Cells:
@@ -306,14 +307,14 @@ class Stack:
             outputs = []
             for side, direction in enumerate(directions):
                 k = layer * config.directions + side
-                kind = np.where(direction.before < 0, _FIRST, _STEP).astype(np.int8)
+                kind = (direction.before[:, 0] >= 0).view(np.int8)
                 given: dict[str, Any] = {"x": x}
                 if batch.states:
                     kind[direction.enters] = _ENTER
                     for s, name in enumerate(("h0", "c0")[: config.states]):
                         given[name] = inputs[1 + s * cells + k][layout.numbers]
                 states = graph.map(
-                    self._cells[k].cells, kind, direction.before.astype(np.int32), given, levels=direction.levels,
+                    self._cells[k].cells, kind, direction.before, given, levels=direction.levels,
                     state=[config.hidden_size] * config.states,
                 )  # fmt: skip
                 outputs.append(states[0])
@@ -454,6 +455,6 @@ def stack_for(config: Config) -> Stack:
     """Return the stack of a configuration, which lives as long as somebody holds it."""
     with _making:
         found = _stacks.get(config)
-        if found is None:
+        if found is None or found.handle.pid != os.getpid():  # a forked child has none of its threads
             found = _stacks[config] = Stack(config)
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -143,7 +144,9 @@ class _Recurrent(torch.nn.Module):
         """Return the stack; `frozen` are the weights without gradients, None if gradients are not needed."""
         kept: tuple[Any, Stack] | None = self.__dict__.get("_stack")
         if kept is not None and kept[0] == x.device and frozen in (None, kept[1].config.frozen):
-            return kept[1]
+            stack = kept[1]
+            if stack.handle.pid == os.getpid():
+                return stack
         if x.device.type not in ("cpu", "cuda"):
             raise ModelError(
                 f"vpps.torch.{type(self).__name__}: nothing computes on device {x.device}; use cpu or cuda"
