@@ -21,7 +21,7 @@ CHUNKS, MODULES, CALLS = 50, 10, 4  # chunks x modules x calls are 2,000 configu
 
 
 class Net(NamedTuple):
-    """A module of vpps and torch.nn's in float64. `cells` counts layers times directions; 0 for LSTMCell and GRUCell."""
+    """A module of vpps, and torch.nn's in float64. `cells` is layers x directions; 0 for LSTMCell and GRUCell."""
 
     mine: Any
     theirs: Any
