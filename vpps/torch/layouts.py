@@ -89,6 +89,12 @@ class Layout:
             before, levels, enters = (_placed(a, rows) for a in (before, levels, enters))
         return Direction(before[:, None], levels, enters, rows.take(ending))
 
+    @cached_property
+    def firsts(self) -> NDArray[np.integer[Any]]:
+        """Return the rows of the first steps, for the sequences with steps."""
+        at = running_sum(self.lengths)[:-1].take(self.present)
+        return at if self.rows is None else self.rows.take(at)
+
     def with_cuts(self, cuts: NDArray[np.bool_] | None) -> Layout:
         """Return the layout with cuts. Cuts that change nothing are dropped."""
         return self if cuts is None or not cuts.any() else Layout(self.lengths, self.rows, cuts)
@@ -109,6 +115,8 @@ class Sequences(NamedTuple):
         restored: callback that brings a result (n, width) into the form of the layer's input.
         order: for a PackedSequence, the places of the given sequences in the batch, and back; else None.
         batched: False if the input is one sequence without a dimension for the batch.
+        fresh: (batch,) True for sequences whose first step is reset, and which get zeros as their initial state. So
+            resets in a rollout do not change its layout. None if there are none.
     """
 
     x: Any
@@ -116,6 +124,7 @@ class Sequences(NamedTuple):
     restored: Callable[[Any], Any]
     order: tuple[Any, Any] | None = None
     batched: bool = True
+    fresh: NDArray[np.bool_] | None = None
 
 
 _equal: dict[tuple[int, int, bool], Layout] = {}  # layouts of equal lengths, by (batch, steps, batch_first)
@@ -171,7 +180,14 @@ def sequences(given: Any, resets: Any, batch_first: bool, width: int, what: str)
         raise ShapeError(f"{what}: each step has {found.x.shape[-1]} numbers; input_size is {width}")
     if resets is None:
         return found
-    return found._replace(layout=found.layout.with_cuts(_cuts(given, resets, what)))
+    cuts, layout = _cuts(given, resets, what), found.layout
+    if not (at_first := cuts.take(layout.firsts)).any():
+        return found._replace(layout=layout.with_cuts(cuts))
+    fresh = np.zeros(layout.batch, np.bool_)
+    fresh[layout.present] = at_first
+    cuts = cuts.copy()
+    cuts[layout.firsts] = False
+    return found._replace(layout=layout.with_cuts(cuts), fresh=fresh)
 
 
 def _of_tensor(x: Any, batch_first: bool, what: str) -> Sequences:
