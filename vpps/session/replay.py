@@ -172,6 +172,7 @@ class Replay:
         Raises:
             CapacityError, HandleError, KernelError: as for `Handle.backward`.
         """
+        self._handle._check_usable()
         engine = self._handle._engine
         if launch != engine.machine.launches or engine.plan is not self._plan:
             engine = self._run(values)

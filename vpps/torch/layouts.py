@@ -173,7 +173,7 @@ def sequences(given: Any, resets: Any, batch_first: bool, width: int, what: str)
     elif not isinstance(given, torch.Tensor):
         raise DtypeError(f"{what}: expected a tensor, PackedSequence, nested tensor or list of tensors, got {given!r}")
     elif given.is_nested:
-        found = _of_nested(given, what)
+        found = _of_nested(given, width, what)
     else:
         found = _of_tensor(given, batch_first, what)
     if found.x.dim() != 2 or found.x.shape[1] != width:
@@ -220,10 +220,10 @@ def _of_list(given: Sequence[Any], width: int, what: str) -> Sequences:
     return Sequences(torch.cat(list(given)), Layout(np.array(lengths)), lambda y: list(y.split(lengths)))
 
 
-def _of_nested(given: Any, what: str) -> Sequences:
+def _of_nested(given: Any, width: int, what: str) -> Sequences:
     if given.layout != torch.jagged or given.dim() != 3 or given.lengths() is not None or given._ragged_idx != 1:
         raise ShapeError(
-            f"{what}: expected a contiguous nested tensor (batch, ragged, {given.shape[-1]}) with layout=torch.jagged; "
+            f"{what}: expected a contiguous nested tensor (batch, ragged, {width}) with layout=torch.jagged; "
             "torch.nested.as_nested_tensor(list, layout=torch.jagged) makes one"
         )
     offsets = given.offsets()
