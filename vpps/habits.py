@@ -156,8 +156,8 @@ enable_grad set_grad_enabled: handle.fb and handle.gradients compute gradients, 
 Module Sequential ModuleList: a class of yours holds parameters, and its methods may be cells: @vpps.cell
 Dropout: that is a function: vpps.dropout(x, rate)
 ReLU Tanh Sigmoid GELU SiLU: that is a function, such as vpps.relu
-LayerNorm: that is a function: vpps.layer_norm(x)
 CrossEntropyLoss: that is a function: vpps.cross_entropy(logits, label)
+LayerNorm: that is a function: vpps.layer_norm(x)
 MSELoss: that is a function: vpps.mse(x, y)
 BCEWithLogitsLoss: that is a function: vpps.binary_cross_entropy_with_logits(logits, targets)
 MultiheadAttention: vpps.nn.attend(query, keys, values) is one head
@@ -174,7 +174,7 @@ zeros: graph.zeros(n) is a vector of zeros
 pow: there are x ** 2 and x ** 0.5
 optim: optimizers are classes in vpps, such as vpps.Adam
 renew_cg ComputationGraph: every mini-batch has a vpps.Graph() of its own
-Embedding Linear LSTM GRU MLP BiLSTM NaryTreeLSTM ChildSumTreeLSTM NaryTreeGRU: it is in vpps.nn: vpps.nn.{name}
+Embedding Linear LSTM GRU MLP BiLSTM NaryTreeLSTM ChildSumTreeLSTM NaryTreeGRU: it is vpps.nn.{name}
 LSTMBuilder VanillaLSTMBuilder CompactVanillaLSTMBuilder FastLSTMBuilder: vpps.nn.LSTM(model, input_size, hidden_size)
 CoupledLSTMBuilder SparseLSTMBuilder: vpps.nn.LSTM(model, input_size, hidden_size) is the standard LSTM
 GRUBuilder: vpps.nn.GRU(model, input_size, hidden_size)
@@ -259,11 +259,11 @@ Module ModuleList: a class of yours holds parameters of a model, and its methods
 Parameter: model.parameter(name, shape) declares one
 Sequential: vpps.nn.MLP has a hidden layer; a function of yours calls layers one after the other
 Dropout: that is a function: vpps.dropout(x, rate)
-LayerNorm: that is a function: vpps.layer_norm(x)
 LSTMCell: it is vpps.nn.LSTM(model, input_size, hidden_size).step
 GRUCell: it is vpps.nn.GRU(model, input_size, hidden_size).step
 functional: functions are in vpps, such as vpps.relu
 CrossEntropyLoss: that is a function: vpps.cross_entropy(logits, label)
+LayerNorm: that is a function: vpps.layer_norm(x)
 MSELoss: that is a function: vpps.mse(x, y)
 BCEWithLogitsLoss: that is a function: vpps.binary_cross_entropy_with_logits(logits, targets)
 ReLU Tanh Sigmoid GELU: that is a function, such as vpps.relu
@@ -366,13 +366,15 @@ negative_slope: it is called slope
 approximate: it is the tanh form
 [layer_norm]
 normalized_shape weight bias: vpps.layer_norm(x) * gain + bias, with parameters gain and bias of the model
-[LSTM GRU BiLSTM]
-num_layers layers: make one object per layer, with the states below as inputs: lstm2.sequence(graph, states)
-batch_first: there is no batch dimension: write one example, or map rows with graph.map
-bias: layers always have a bias
+[BiLSTM]
+num_layers layers: make one object per layer: high(graph, chains, vpps.concat(low(graph, chains, x)))
 dropout: call vpps.dropout(x, rate) between layers; it is off in handle.forward
+[LSTM GRU BiLSTM]
+batch_first: there is no batch dimension: call the layer with graph, chains and x, a row for every vertex
+bias: layers always have a bias
 hidden_dim input_dim: {owner}(model, input_size, hidden_size)
 [LSTM GRU]
+layers: it is called num_layers
 bidirectional: vpps.nn.BiLSTM(model, input_size, hidden_size) reads both ways
 [LSTM GRU BiLSTM MLP Linear Embedding ChildSumTreeLSTM NaryTreeLSTM NaryTreeGRU]
 -: the model comes first: vpps.nn.{owner}(model, ...)

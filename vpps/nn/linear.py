@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import vpps
 from vpps.errors import ShapeError
 from vpps.init import Initialiser
-from vpps.nn.layer import Assignments, Layer, Named
-from vpps.values import Float32
+from vpps.nn.layer import Layer, Named
 
 
 class Linear(Layer):
@@ -18,6 +15,8 @@ class Linear(Layer):
         bias: False omits b.
         init: initialiser of W.
     """
+
+    _in_torch = ("weight", "W"), ("bias", "b")
 
     def __init__(
         self,
@@ -33,12 +32,6 @@ class Linear(Layer):
         with model.scope(name):
             self.W = model.parameter("W", (output_size, input_size), init=init)
             self.b = model.parameter("b", (output_size,), init="zeros") if bias else None
-
-    def _to_torch(self) -> dict[str, Float32]:
-        return {"weight": self.W.numpy()} | ({} if self.b is None else {"bias": self.b.numpy()})
-
-    def _from_torch(self, given: Mapping[str, Float32]) -> Assignments:
-        return [(self.W, given["weight"])] + ([] if self.b is None else [(self.b, given["bias"])])
 
     def _sizes(self) -> tuple[int, int]:
         return self.W.shape[1], self.W.shape[0]
