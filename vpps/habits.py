@@ -157,7 +157,6 @@ Module Sequential ModuleList: a class of yours holds parameters, and its methods
 Dropout: that is a function: vpps.dropout(x, rate)
 ReLU Tanh Sigmoid GELU SiLU: that is a function, such as vpps.relu
 CrossEntropyLoss: that is a function: vpps.cross_entropy(logits, label)
-LayerNorm: that is a function: vpps.layer_norm(x)
 MSELoss: that is a function: vpps.mse(x, y)
 BCEWithLogitsLoss: that is a function: vpps.binary_cross_entropy_with_logits(logits, targets)
 MultiheadAttention: vpps.nn.attend(query, keys, values) is one head
@@ -174,7 +173,7 @@ zeros: graph.zeros(n) is a vector of zeros
 pow: there are x ** 2 and x ** 0.5
 optim: optimizers are classes in vpps, such as vpps.Adam
 renew_cg ComputationGraph: every mini-batch has a vpps.Graph() of its own
-Embedding Linear LSTM GRU MLP BiLSTM NaryTreeLSTM ChildSumTreeLSTM NaryTreeGRU: it is vpps.nn.{name}
+Embedding Linear LayerNorm LSTM GRU MLP BiLSTM CRF NaryTreeLSTM ChildSumTreeLSTM NaryTreeGRU: it is vpps.nn.{name}
 LSTMBuilder VanillaLSTMBuilder CompactVanillaLSTMBuilder FastLSTMBuilder: vpps.nn.LSTM(model, input_size, hidden_size)
 CoupledLSTMBuilder SparseLSTMBuilder: vpps.nn.LSTM(model, input_size, hidden_size) is the standard LSTM
 GRUBuilder: vpps.nn.GRU(model, input_size, hidden_size)
@@ -263,7 +262,6 @@ LSTMCell: it is vpps.nn.LSTM(model, input_size, hidden_size).step
 GRUCell: it is vpps.nn.GRU(model, input_size, hidden_size).step
 functional: functions are in vpps, such as vpps.relu
 CrossEntropyLoss: that is a function: vpps.cross_entropy(logits, label)
-LayerNorm: that is a function: vpps.layer_norm(x)
 MSELoss: that is a function: vpps.mse(x, y)
 BCEWithLogitsLoss: that is a function: vpps.binary_cross_entropy_with_logits(logits, targets)
 ReLU Tanh Sigmoid GELU: that is a function, such as vpps.relu
@@ -365,7 +363,12 @@ negative_slope: it is called slope
 [gelu]
 approximate: it is the tanh form
 [layer_norm]
-normalized_shape weight bias: vpps.layer_norm(x) * gain + bias, with parameters gain and bias of the model
+normalized_shape weight bias: vpps.nn.LayerNorm(model, size) has weight and bias
+[LayerNorm]
+normalized_shape: LayerNorm(model, size)
+elementwise_affine: vpps.layer_norm(x) has no parameters
+[CRF]
+num_tags: CRF(model, n_tags)
 [BiLSTM]
 num_layers layers: make one object per layer: high(graph, chains, vpps.concat(low(graph, chains, x)))
 dropout: call vpps.dropout(x, rate) between layers; it is off in handle.forward
@@ -376,7 +379,7 @@ hidden_dim input_dim: {owner}(model, input_size, hidden_size)
 [LSTM GRU]
 layers: it is called num_layers
 bidirectional: vpps.nn.BiLSTM(model, input_size, hidden_size) reads both ways
-[LSTM GRU BiLSTM MLP Linear Embedding ChildSumTreeLSTM NaryTreeLSTM NaryTreeGRU]
+[LSTM GRU BiLSTM MLP Linear LayerNorm CRF Embedding ChildSumTreeLSTM NaryTreeLSTM NaryTreeGRU]
 -: the model comes first: vpps.nn.{owner}(model, ...)
 device: {elsewhere}
 dtype: all weights are float32; {rounds}

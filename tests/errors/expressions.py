@@ -32,7 +32,7 @@ class World:
         self.rows_elsewhere = other.rows(np.ones((5, 8)))
         self.labels = np.array([3, 0, 7, 7, 1])
         self.chains = GraphSet([3, 2], [[-1], [0], [1], [-1], [0]])[:]
-        self.lstm = vpps.nn.LSTM(self.model, 8, 8)
+        self.lstm, self.crf = vpps.nn.LSTM(self.model, 8, 8), vpps.nn.CRF(self.model, 8)
 
         def embed(word: Any) -> Any:
             return vpps.lookup(self.E, word)
@@ -478,5 +478,9 @@ lstm(graph, chains, rows, (np.ones((2, 8)),) * 2)  # ShapeError: h0: expected 2 
 vpps.nn.GRU(vpps.Model(), 8, 8, num_layers=2)(graph, chains, rows, rows[:2])
     # ShapeError: gru(graph, chains, x, state): h0: expected 4 rows of shape (8,), one per chain and layer
 vpps.nn.GRU(vpps.Model(), 8, 8, dropout=1)  # DtypeError: gru: dropout=1: expected a rate in [0, 1)
+crf.loss(graph, chains, rows[:4], labels)  # ShapeError: crf.loss: emissions: expected 5 rows*one per vertex*got <4 rows
+crf.loss(graph, chains, rows, labels[:4])  # ShapeError: crf.loss: tags of shape (4,); expected (5,)
+crf.loss(graph, chains, rows, labels + 1)  # IndexRangeError: index 8 is out of range*0 to 7
+crf.decode(chains, np.ones((4, 8)))  # ShapeError: crf.decode: emissions of shape (4, 8); expected 8 per vertex
 vpps.nn.NaryTreeLSTM(vpps.Model(), 8, 8, per_child='no')  # DtypeError: per_child
 """)
