@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from vpps.engine.timeline import HostSpan, Timeline
-from vpps.planner.plan import Plan
 from vpps.planner.native.interface import PHASES
+from vpps.planner.plan import Plan
 from vpps.planner.sections import Section, Stream
 from vpps.runtime.recording import RECORD, Recording
 from vpps.script.encode import barrier, encode, plain

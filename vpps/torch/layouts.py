@@ -50,10 +50,14 @@ class Layout:
         key: equal for equal layouts.
     """
 
+    rows: NDArray[np.int32] | None = None
+
     def __init__(
         self, lengths: Ints, rows: NDArray[np.int32] | None = None, cuts: NDArray[np.bool_] | None = None
     ) -> None:
-        self.lengths, self.rows, self.cuts = lengths, rows, cuts
+        self.lengths, self.cuts = lengths, cuts
+        if rows is not None:
+            self.rows = rows
         self.n, self.batch = int(lengths.sum()), len(lengths)
         self.present = np.flatnonzero(lengths)
         self.all_present = len(self.present) == self.batch
@@ -89,6 +93,12 @@ class Layout:
             before, levels, enters = (_placed(a, rows) for a in (before, levels, enters))
         return Direction(before[:, None], levels, enters, rows.take(ending))
 
+    @cached_property
+    def firsts(self) -> NDArray[np.integer[Any]]:
+        """Return the rows of the first steps, for the sequences with steps."""
+        at = running_sum(self.lengths)[:-1].take(self.present)
+        return at if self.rows is None else self.rows.take(at)
+
     def with_cuts(self, cuts: NDArray[np.bool_] | None) -> Layout:
         """Return the layout with cuts. Cuts that change nothing are dropped."""
         return self if cuts is None or not cuts.any() else Layout(self.lengths, self.rows, cuts)
@@ -109,6 +119,8 @@ class Sequences(NamedTuple):
         restored: callback that brings a result (n, width) into the form of the layer's input.
         order: for a PackedSequence, the places of the given sequences in the batch, and back; else None.
         batched: False if the input is one sequence without a dimension for the batch.
+        fresh: (batch,) True for sequences whose first step is reset, and which get zeros as their initial state. So
+            resets in a rollout do not change its layout. None if there are none.
     """
 
     x: Any
@@ -116,6 +128,7 @@ class Sequences(NamedTuple):
     restored: Callable[[Any], Any]
     order: tuple[Any, Any] | None = None
     batched: bool = True
+    fresh: NDArray[np.bool_] | None = None
 
 
 _equal: dict[tuple[int, int, bool], Layout] = {}  # layouts of equal lengths, by (batch, steps, batch_first)
@@ -133,16 +146,37 @@ def equal_layout(batch: int, steps: int, batch_first: bool) -> Layout:
     return found
 
 
-def packed_layout(batch_sizes: Ints) -> Layout:
-    """Return the layout of a PackedSequence with these batch sizes."""
-    batch, steps = int(batch_sizes[0]), len(batch_sizes)
-    # Sequences are in the order of their lengths: a step ends as many of them as the next one has less.
-    ends = batch_sizes - np.append(batch_sizes[1:], 0)
-    lengths = np.arange(steps, 0, -1).repeat(ends[::-1])
-    offsets = running_sum(lengths)
-    rows = running_sum(batch_sizes).take(np.arange(offsets[-1]) - offsets[:-1].repeat(lengths))
-    rows += np.arange(batch).repeat(lengths)
-    return Layout(lengths, rows.astype(np.int32))
+class PackedLayout(Layout):
+    """The layout of a PackedSequence. Sequences are in the order of their lengths, longest first.
+
+    Args:
+        sizes: number of sequences at each step.
+    """
+
+    def __init__(self, sizes: Ints) -> None:
+        # A step ends as many sequences as the next one has less.
+        ends = sizes - np.append(sizes[1:], 0)
+        self._sizes, self._starts = sizes, running_sum(sizes)
+        super().__init__(np.arange(len(sizes), 0, -1).repeat(ends[::-1]))
+        self.key = (b"packed", sizes.tobytes(), None)
+
+    @cached_property
+    def rows(self) -> NDArray[np.int32]:  # type: ignore[override]
+        """(n,) rows of the steps, sequence by sequence."""
+        offsets, lengths = running_sum(self.lengths), self.lengths
+        rows = self._starts.take(np.arange(self.n) - offsets[:-1].repeat(lengths))
+        return (rows + np.arange(self.batch).repeat(lengths)).astype(np.int32)
+
+    def direction(self, backward: bool) -> Direction:
+        if backward:
+            return super().direction(backward)
+        sizes, n, batch = self._sizes, self.n, self.batch
+        before = np.arange(n, dtype=np.int32)
+        before[batch:] -= sizes[:-1].repeat(sizes[1:])
+        before[:batch] = -1
+        levels = np.arange(len(sizes), dtype=np.int32).repeat(sizes)
+        last = self._starts.take(self.lengths - 1) + np.arange(batch)
+        return Direction(before[:, None], levels, before < 0, last.astype(np.int32))
 
 
 def sequences(given: Any, resets: Any, batch_first: bool, width: int, what: str) -> Sequences:
@@ -171,7 +205,14 @@ def sequences(given: Any, resets: Any, batch_first: bool, width: int, what: str)
         raise ShapeError(f"{what}: each step has {found.x.shape[-1]} numbers; input_size is {width}")
     if resets is None:
         return found
-    return found._replace(layout=found.layout.with_cuts(_cuts(given, resets, what)))
+    cuts, layout = _cuts(given, resets, what), found.layout
+    if not (at_first := cuts.take(layout.firsts)).any():
+        return found._replace(layout=layout.with_cuts(cuts))
+    fresh = np.zeros(layout.batch, np.bool_)
+    fresh[layout.present] = at_first
+    cuts = cuts.copy()
+    cuts[layout.firsts] = False
+    return found._replace(layout=layout.with_cuts(cuts), fresh=fresh)
 
 
 def _of_tensor(x: Any, batch_first: bool, what: str) -> Sequences:
@@ -189,7 +230,7 @@ def _of_tensor(x: Any, batch_first: bool, what: str) -> Sequences:
 def _of_packed(given: Any) -> Sequences:
     sizes, order = given.batch_sizes, given.sorted_indices
     restored = lambda y: PackedSequence(y, sizes, order, given.unsorted_indices)  # noqa: E731
-    layout = packed_layout(sizes.numpy())
+    layout = PackedLayout(sizes.numpy())
     return Sequences(given.data, layout, restored, None if order is None else (order, given.unsorted_indices))
 
 

@@ -246,7 +246,13 @@ class _Layers(_Recurrent, torch.nn.RNNBase):
             raise ShapeError(f"{type(self).__name__}: the initial state is {form}; got {shapes}")
         if not given.batched:
             states = [s.unsqueeze(1) for s in states]
-        return states if given.order is None else [s.index_select(1, given.order[0]) for s in states]
+        if given.order is not None:
+            states = [s.index_select(1, given.order[0]) for s in states]
+        if given.fresh is not None:  # forward directions begin at the first steps
+            forward = torch.arange(shape[0]) % (1 + self.bidirectional) == 0
+            drop = (forward[:, None, None] & torch.from_numpy(given.fresh)[:, None]).to(states[0].device)
+            states = [s.masked_fill(drop, 0) for s in states]
+        return states
 
 
 class LSTM(_Layers):
