@@ -246,14 +246,16 @@ class _Weight:
 class Stack:
     """All layers and directions of a recurrent network, as one vpps model with one handle."""
 
+    target = "cpu"
+    replays: type[Replay] = Replay
+
     def __init__(self, config: Config) -> None:
         self.config = config
         model = Model(seed=0)
         self._cells = [_Cells(model, config, k) for k in range(config.cells)]
-        target = "cpu" if config.device == "cpu" else "cuda"
-        vps = torch.get_num_threads() if target == "cpu" else None
-        self.handle = Handle(model, SGD(lr=0.0), target=target, vps=vps)
-        advise(target, self.handle.vps)
+        vps = torch.get_num_threads() if self.target == "cpu" else None
+        self.handle = Handle(model, SGD(lr=0.0), target=self.target, vps=vps)
+        advise(self.target, self.handle.vps)
         self.lock = threading.RLock()
         self._weights: list[_Weight] = []  # the weights in the model
         self._taken = 0  # number of times that weights were copied to the model
@@ -279,7 +281,7 @@ class Stack:
         found = self._replays.get(key)
         if found is None:
             graph, inputs, wanted = self._record(batch, values, grads)
-            found = Replay(self.handle, graph, inputs, wanted, keeps)
+            found = self.replays(self.handle, graph, inputs, wanted, keeps)
             held = sum(replay.nbytes for replay in self._replays.values())
             while self._replays and (len(self._replays) >= _MOST_REPLAYS or held > _MOST_BYTES):
                 held -= self._replays.popitem(last=False)[1].nbytes
@@ -423,10 +425,10 @@ _making = threading.Lock()
 numbers = itertools.count()
 
 
-def stack_for(config: Config) -> Stack:
+def stack_for(config: Config, kind: type[Stack]) -> Stack:
     """Return the stack of a configuration, which lives as long as somebody holds it."""
     with _making:
         found = _stacks.get(config)
         if found is None:
-            found = _stacks[config] = Stack(config)
+            found = _stacks[config] = kind(config)
         return found

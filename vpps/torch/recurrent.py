@@ -9,8 +9,9 @@ import torch
 
 from vpps.errors import GraphError, ModelError, ShapeError
 from vpps.torch.chains import Batch, Config, Grads, Stack, numbers, stack_for
-from vpps.torch.function import as_seed, first_order_only
+from vpps.torch.function import dense_seed, first_order_only
 from vpps.torch.layouts import Layout, Sequences, equal_layout, sequences
+from vpps.torch.on_device import DeviceStack
 
 
 class _Call(NamedTuple):
@@ -48,7 +49,7 @@ class _StackFunction(torch.autograd.Function):
     def backward(ctx: Any, *seeds: Any) -> Any:
         call, grads, token = ctx.call
         tensors = ctx.saved_tensors
-        given = [None if s is None else torch.from_numpy(as_seed(s)) for s in seeds]
+        given = [None if s is None else dense_seed(s) for s in seeds]
         inputs, of_weights = call.stack.backward(call.batch(tensors), call.weights(tensors), grads, token, given)
         found = [*inputs, *[None] * call.n_masks, *of_weights]
         return None, *first_order_only(found, [*tensors, *seeds])
@@ -121,7 +122,8 @@ class _Recurrent(torch.nn.Module):
         if kept is not None and kept.config.device == device and frozen in (None, kept.config.frozen):
             return kept
         number = next(numbers) if kept is None else kept.config.number
-        kept = stack_for(self._config(frozen or (), device, number))
+        kind = DeviceStack if x.device.type == "cuda" else Stack
+        kept = stack_for(self._config(frozen or (), device, number), kind)
         self.__dict__["_stack"] = kept
         return kept
 
