@@ -100,88 +100,34 @@ def cross_entropy(x: Any) -> Any:
     return -np.log(softmax(x)[I])
 
 
-# The formula in NumPy, by one of its names; a function of only x if nothing else is needed.
+# The formula in NumPy, by one of its names.
 TRUTH: dict[str, Callable[..., Any]] = {
-    "logistic": lambda x, y: logistic(x),
-    "rectify": lambda x, y: np.maximum(x, 0),
-    "swish": lambda x, y: x * logistic(x),
-    "cmult": lambda x, y: x * y,
-    "cdiv": lambda x, y: x / y,
-    "add": lambda x, y: x + y,
-    "sub": lambda x, y: x - y,
-    "neg": lambda x, y: -x,
-    "not_equal": lambda x, y: 1.0 * (x != y),
-    "logical_and": lambda x, y: x * y,
-    "logical_or": np.maximum,
-    "logical_not": lambda x, y: 1.0 * (x == 0),
-    "sign": lambda x, y: np.sign(x),
-    "esum": lambda x, y: x + y,
-    "average": lambda x, y: (x + y) / 2,
-    "emax": np.maximum,
-    "bmax": np.maximum,
-    "bmin": np.minimum,
-    "sum_elems": lambda x, y: x.sum(),
-    "mean_elems": lambda x, y: x.mean(),
-    "reduce_max": lambda x, y: x.max(),
-    "reduce_min": lambda x, y: x.min(),
-    "sum_dim": lambda x, y: A.sum(axis=0),
-    "mean_dim": lambda x, y: A.mean(axis=0),
-    "max_dim": lambda x, y: A.max(axis=0),
-    "min_dim": lambda x, y: A.min(axis=0),
-    "var": lambda x, y: x.var(),
-    "std": lambda x, y: x.std(),
-    "squared_norm": lambda x, y: x @ x,
-    "l2_norm": lambda x, y: np.linalg.norm(x),
-    "normalize": lambda x, y: x / np.linalg.norm(x),
-    "dot_product": lambda x, y: x @ y,
-    "trace_of_product": lambda x, y: (A * B).sum(),
-    "l1_distance": lambda x, y: abs(x - y).sum(),
-    "dist": lambda x, y: np.linalg.norm(x - y),
-    "cosine_similarity": lambda x, y: x @ y / np.linalg.norm(x) / np.linalg.norm(y),
-    "mse_loss": lambda x, y: ((x - y) ** 2).mean(),
-    "l1_loss": lambda x, y: abs(x - y).mean(),
-    "huber_loss": lambda x, y: huber(abs(x - y)),
-    "poisson_loss": lambda x, y: (np.exp(x) - y * x).mean(),
-    "binary_log_loss": lambda x, y: -(y * np.log(logistic(x)) + (1 - y) * np.log(1 - logistic(x))).mean(),
-    "pairwise_rank_loss": lambda x, y: np.maximum(1 - x + y, 0),
-    "soft_margin_loss": lambda x, y: np.log(1 + np.exp(-y * x)).mean(),
-    "pickneglogsoftmax": lambda x, y: cross_entropy(x),
-    "multi_margin_loss": lambda x, y: np.maximum(1 - x[I] + np.delete(x, I), 0).sum() / 4,
-    "cube": lambda x, y: x**3,
-    "rsqrt": lambda x, y: abs(x) ** -0.5,
-    "reciprocal": lambda x, y: 1 / x,
-    "exp2": lambda x, y: 2**x,
-    "log2": lambda x, y: np.log2(abs(x)),
-    "log10": lambda x, y: np.log10(abs(x)),
-    "expm1": lambda x, y: np.expm1(x),
-    "log1p": lambda x, y: np.log1p(abs(x)),
-    "logit": lambda x, y: np.log(x / (1 - x)),
-    "logaddexp": np.logaddexp,
-    "tan": lambda x, y: np.tan(x),
-    "cosh": lambda x, y: np.cosh(x),
-    "softsign": lambda x, y: x / (1 + abs(x)),
-    "log_sigmoid": lambda x, y: np.log(logistic(x)),
-    "selu": lambda x, y: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)),
-    "celu": lambda x, y: np.where(x > 0, x, np.expm1(x)),
-    "relu6": lambda x, y: np.clip(x, 0, 6),
-    "hardtanh": lambda x, y: np.clip(x, -1, 1),
-    "hardsigmoid": lambda x, y: np.clip(x + 3, 0, 6) / 6,
-    "hardswish": lambda x, y: x * np.clip(x + 3, 0, 6) / 6,
-    "hardshrink": lambda x, y: np.where(abs(x) > 0.5, x, 0),
-    "softshrink": lambda x, y: np.sign(x) * np.maximum(abs(x) - 0.5, 0),
-    "mish": lambda x, y: x * np.tanh(np.log(1 + np.exp(x))),
-    "glu": lambda x, y: x[:2] * logistic(x[2:]),
-    "prelu": lambda x, y: np.where(x > 0, x, y * x),
-    "softmin": lambda x, y: softmax(-x),
-    "pick_range": lambda x, y: x[1:3],
-    "concatenate": lambda x, y: np.concatenate([x, y]),
-    "concatenate_cols": lambda x, y: np.stack([x, y], axis=1),
-    "vstack": lambda x, y: np.stack([x, y]),
-    "colwise_add": lambda x, y: A + x[:, None],
-    "affine_transform": lambda x, y: A.T @ x + y[:3],
-    "mm": lambda x, y: A.T @ x,
-    "bilinear_form": lambda x, y: x @ (A @ A.T) @ y,
-}
+    name: eval(f"lambda x, y: {formula}", globals())
+    for name, formula in (line.split(": ", 1) for line in re.split(r";\s+", """
+logistic: logistic(x); rectify: np.maximum(x, 0); swish: x * logistic(x); cmult: x * y; cdiv: x / y; add: x + y;
+sub: x - y; neg: -x; not_equal: 1.0 * (x != y); logical_and: x * y; logical_or: np.maximum(x, y);
+logical_not: 1.0 * (x == 0); sign: np.sign(x); esum: x + y; average: (x + y) / 2; emax: np.maximum(x, y);
+bmax: np.maximum(x, y); bmin: np.minimum(x, y); sum_elems: x.sum(); mean_elems: x.mean(); reduce_max: x.max();
+reduce_min: x.min(); sum_dim: A.sum(axis=0); mean_dim: A.mean(axis=0); max_dim: A.max(axis=0); min_dim: A.min(axis=0);
+var: x.var(); std: x.std(); squared_norm: x @ x; l2_norm: np.linalg.norm(x); normalize: x / np.linalg.norm(x);
+dot_product: x @ y; trace_of_product: (A * B).sum(); l1_distance: abs(x - y).sum(); dist: np.linalg.norm(x - y);
+cosine_similarity: x @ y / np.linalg.norm(x) / np.linalg.norm(y); mse_loss: ((x - y) ** 2).mean();
+l1_loss: abs(x - y).mean(); huber_loss: huber(abs(x - y)); poisson_loss: (np.exp(x) - y * x).mean();
+binary_log_loss: -(y * np.log(logistic(x)) + (1 - y) * np.log(1 - logistic(x))).mean();
+pairwise_rank_loss: np.maximum(1 - x + y, 0); soft_margin_loss: np.log(1 + np.exp(-y * x)).mean();
+pickneglogsoftmax: cross_entropy(x); multi_margin_loss: np.maximum(1 - x[I] + np.delete(x, I), 0).sum() / 4; cube: x**3;
+rsqrt: abs(x) ** -0.5; reciprocal: 1 / x; exp2: 2**x; log2: np.log2(abs(x)); log10: np.log10(abs(x));
+expm1: np.expm1(x); log1p: np.log1p(abs(x)); logit: np.log(x / (1 - x)); logaddexp: np.logaddexp(x, y); tan: np.tan(x);
+cosh: np.cosh(x); softsign: x / (1 + abs(x)); log_sigmoid: np.log(logistic(x));
+selu: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)); celu: np.where(x > 0, x, np.expm1(x));
+relu6: np.clip(x, 0, 6); hardtanh: np.clip(x, -1, 1); hardsigmoid: np.clip(x + 3, 0, 6) / 6;
+hardswish: x * np.clip(x + 3, 0, 6) / 6; hardshrink: np.where(abs(x) > 0.5, x, 0);
+softshrink: np.sign(x) * np.maximum(abs(x) - 0.5, 0); mish: x * np.tanh(np.log(1 + np.exp(x)));
+glu: x[:2] * logistic(x[2:]); prelu: np.where(x > 0, x, y * x); softmin: softmax(-x); pick_range: x[1:3];
+concatenate: np.concatenate([x, y]); concatenate_cols: np.stack([x, y], axis=1); vstack: np.stack([x, y]);
+colwise_add: A + x[:, None]; affine_transform: A.T @ x + y[:3]; mm: A.T @ x; bilinear_form: x @ (A @ A.T) @ y
+""".strip()))
+}  # fmt: skip
 WITHOUT_ITS_GRADIENT = {"nobackprop": (1.0, 0.0), "flip_gradient": (1.0, -1.0), "scale_gradient": (1.0, 0.1)}
 POSITIVE = {"rsqrt", "log2", "log10", "log1p"}
 BELOW_ONE = {"logit"}

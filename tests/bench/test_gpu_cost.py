@@ -173,10 +173,7 @@ def test_the_model_stands_beside_timelines(
         {"case": f"{form}, first of a launch, batch=3", "value": first, "later": later}
         for form, first, later in (("Matvec", 9.0, 3.0), ("Wait", 1.5, None), ("Guard", 0.4, None))
     ]
-    for lines in (
-        [{"case": "batch=3", "value": 100.0, **table}],
-        [*once, {"case": "launch, batch=3", "value": 100.0}],
-    ):
+    for lines in ([{"case": "batch=3", "value": 100.0, **table}], [*once, {"case": "launch, batch=3", "value": 100.0}]):
         path.write_text("".join(json.dumps({"bench": "gpu_timelines", **line}) + "\n" for line in lines))
         shown = compare({3: [run]}, {3: run}, measurements(path))
         printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -256,10 +256,7 @@ class TestErrors:
             (["plan", WORKLOAD, "--precision", "tf32"], "target 'cpu' has no tensor cores"),
             (["plan", WORKLOAD, "--precision", "bf16", "--arch", "sm_75"], "T4 is sm_75, and this takes tensor cores"),
             (["plan", WORKLOAD, "--arch", "sm_60"], "arch='sm_60': no GPU of that generation is known here"),
-            (
-                ["plan", WORKLOAD, "--arch", "sm_91"],
-                "arch='sm_91': there is no such GPU; its generation has",
-            ),
+            (["plan", WORKLOAD, "--arch", "sm_91"], "arch='sm_91': there is no such GPU; its generation has"),
             (["plan", WORKLOAD, "-o", "nowhere/x.txt"], "nowhere/x.txt cannot be written"),
             (["script", WORKLOAD, "--vps", "2", "--vp", "2"], "there is no virtual processor 2: expected 0 to 1"),
             (["cell", WORKLOAD, "--name", "gate"], "there is no cell 'gate' in the graph; there are "),

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -309,35 +311,25 @@ class TestForged:
     """The record of the run in a checkpoint is checked on reading: a one-sentence error names the file."""
 
     @pytest.mark.parametrize(
-        "change",
+        "where, change",
         [
-            lambda run: "{",
-            lambda run: "[1]",
-            lambda run: "[" * 100_000,
-            lambda run: run.update(task=1),
-            lambda run: run.update(epoch=-1),
-            lambda run: run.update(epoch=True),
-            lambda run: run.update(state=[]),
-            lambda run: run["best"].update(score="good"),
-            lambda run: run["best"].update(epoch=7),
-            lambda run: run["settings"].update(hidden=-3),
-            lambda run: run["settings"].update(hidden="8"),
-            lambda run: run["settings"].update(batch_size=1.5),
-            lambda run: run["settings"].update(lr=[]),
-            lambda run: run["settings"].update(clip_norm=math.nan),
-            lambda run: run["settings"].update(optimizer={}),
-            lambda run: run["settings"].update(target="tpu"),
-            lambda run: run["settings"].update(data=3),
-            lambda run: run["settings"].update(root_only="no"),
-            lambda run: run["state"].clear(),
-            lambda run: run["state"].update(n_classes=2.5),
-            lambda run: run["state"]["names"].update(arity=1 << 40),
-            lambda run: run["state"]["names"].update(arity=None),
-            lambda run: run["state"]["names"].update(vocabularies={"word": [1]}),
+            *(([], text) for text in ("{", "[1]", "[" * 100_000)),
+            *(([], change) for change in ({"task": 1}, {"epoch": -1}, {"epoch": True}, {"state": []}, {"state": {}})),
+            *((["best"], change) for change in ({"score": "good"}, {"epoch": 7})),
+            *((["settings"], change) for change in (
+                {"hidden": -3}, {"hidden": "8"}, {"batch_size": 1.5}, {"lr": []}, {"clip_norm": math.nan},
+                {"optimizer": {}}, {"target": "tpu"}, {"data": 3}, {"root_only": "no"},
+            )),
+            (["state"], {"n_classes": 2.5}),
+            *((["state", "names"], change) for change in (
+                {"arity": 1 << 40}, {"arity": None}, {"vocabularies": {"word": [1]}},
+            )),
         ],
-    )
-    def test_is_one_sentence(self, checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-        forged = forge(checkpoint, change)
+    )  # fmt: skip
+    def test_is_one_sentence(self, checkpoint: Path, where: list[str], change: Any) -> None:
+        forged = forge(
+            checkpoint, lambda run: change if isinstance(change, str) else reduce(getitem, where, run).update(change)
+        )
         code, out, err = vpps_train("tree-lstm", "--resume", checkpoint=forged)
         assert (code, out) == (1, "")
         assert err.startswith(f"vpps-train: {forged}: damaged: ")

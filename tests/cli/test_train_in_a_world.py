@@ -39,10 +39,7 @@ train.main()
 """A program whose ranks have different weights after an epoch."""
 FEW = [*FLAGS, "--batch-size", "9", "--shards", "6"]  # the last batch is one tree: five shards are empty
 
-pytestmark = [
-    pytest.mark.cpu,
-    pytest.mark.skipif(not MPIEXEC.exists(), reason="needs MPI: pip install vpps[mpi]"),
-]
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(not MPIEXEC.exists(), reason="needs MPI: pip install vpps[mpi]")]
 
 
 def vpps_train(ranks: int, *arguments: str | Path, main: str = MAIN[-1]) -> subprocess.CompletedProcess[str]:

@@ -8,17 +8,8 @@ import numpy as np
 import pytest
 
 import vpps
-from vpps.data import (
-    GraphSet,
-    Tree,
-    chain_pairs,
-    draw_kinds,
-    graphs_of_text,
-    graphs_of_trees,
-    parse_tree,
-    pyramids_of_trees,
-    synthetic_treebank,
-)
+from vpps.data import GraphSet, Tree, graphs_of_text, graphs_of_trees, parse_tree, synthetic_treebank
+from vpps.data.derived import chain_pairs, draw_kinds, pyramids_of_trees
 
 pytestmark = pytest.mark.host
 

@@ -10,40 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from vpps.data import (
-    GraphSet,
-    Vocabulary,
-    synthetic_lattices,
-    synthetic_opinions,
-    synthetic_parallel,
-    synthetic_sentences,
-    synthetic_text,
-    synthetic_treebank,
-    tournaments,
-)
-from vpps.data.synthetic import (
-    ADVERBS,
-    COMPANIES,
-    DETERMINERS,
-    ENDINGS,
-    N_CLASSES,
-    N_TAGS,
-    NAMES,
-    NOUNS,
-    PLACES,
-    SCOPING,
-    SPEECH,
-    TITLES,
-    TRANSITIVE,
-    TREE_LENGTHS,
-    VERBS,
-    Phrase,
-    compose,
-    longest_words,
-    tag_of,
-    translate,
-    word_phrase,
-)
+import vpps.data as vd
+from vpps.data import GraphSet, Vocabulary, synthetic_treebank, tournaments
+from vpps.data import synthetic as rules
+from vpps.data.synthetic import ENDINGS, N_CLASSES, NAMES, NOUNS, Phrase, compose, longest_words, translate, word_phrase
 from vpps.data.treebank import Tree, Treebank, parse_tree
 from vpps.errors import DataError
 
@@ -61,17 +31,12 @@ def both_sets(found: Any) -> Any:
     return (found.train, found.dev) if isinstance(found, Treebank) else found
 
 
+GENERATORS = [getattr(vd, f"synthetic_{kind}") for kind in "treebank opinions sentences text parallel lattices".split()]
+
+
 @pytest.mark.parametrize(
     "generate",
-    [
-        synthetic_treebank,
-        synthetic_opinions,
-        synthetic_sentences,
-        synthetic_text,
-        synthetic_parallel,
-        synthetic_lattices,
-        lambda n_train, n_dev, seed=1: (tournaments(n_train, 8, seed=seed), tournaments(n_dev, 8, seed=seed + 9)),
-    ],
+    [*GENERATORS, lambda n, m, seed=1: (tournaments(n, 8, seed=seed), tournaments(m, 8, seed=seed + 9))],
 )
 def test_equal_seeds_give_equal_examples_as_many_as_asked(generate: Callable[..., Any]) -> None:
     first, again, other = (both_sets(generate(20, 5, seed=seed)) for seed in (5, 5, 6))
@@ -98,22 +63,17 @@ class TestTreebank:
     @pytest.mark.parametrize(
         "phrase, labels",
         [
-            ("(0 film)", [2]),
-            ("(0 superb)", [4]),
-            ("(0 (0 not) (0 good))", [2, 3, 1]),
-            ("(0 (0 not) (0 terrible))", [2, 0, 3]),
-            ("(0 (0 not) (0 film))", [2, 2, 2]),
-            ("(0 (0 very) (0 bad))", [2, 1, 0]),
-            ("(0 (0 slightly) (0 awful))", [2, 0, 1]),
-            ("(0 (0 good) (0 bad))", [3, 1, 2]),
-            ("(0 (0 great) (0 superb))", [4, 4, 4]),
+            ("(0 film)", [2]), ("(0 superb)", [4]), ("(0 (0 not) (0 good))", [2, 3, 1]),
+            ("(0 (0 not) (0 terrible))", [2, 0, 3]), ("(0 (0 not) (0 film))", [2, 2, 2]),
+            ("(0 (0 very) (0 bad))", [2, 1, 0]), ("(0 (0 slightly) (0 awful))", [2, 0, 1]),
+            ("(0 (0 good) (0 bad))", [3, 1, 2]), ("(0 (0 great) (0 superb))", [4, 4, 4]),
             ("(0 (0 not) (0 (0 very) (0 good)))", [2, 2, 3, 4, 1]),
             ("(0 (0 dull) (0 (0 but) (0 funny)))", [1, 2, 3, 3, 3]),
             ("(0 (0 not) (0 (0 good) (0 film)))", [2, 3, 2, 3, 1]),
             ("(0 (0 (0 not) (0 good)) (0 great))", [2, 3, 1, 4, 3]),  # the same words in other brackets:
             ("(0 (0 not) (0 (0 good) (0 great)))", [2, 3, 4, 4, 1]),
         ],
-    )
+    )  # fmt: skip
     def test_rules_give_the_label_of_every_phrase(self, phrase: str, labels: list[int]) -> None:
         assert labelled(parse_tree(phrase)).labels.tolist() == labels
 
@@ -129,7 +89,7 @@ class TestTreebank:
 
     def test_sizes_labels_and_dev_trees_are_as_promised(self, bank: Treebank) -> None:
         assert (len(bank.train), len(bank.dev)) == (2000, 400)
-        assert {len(tree.tokens) for tree in bank.train} == set(TREE_LENGTHS)
+        assert {len(tree.tokens) for tree in bank.train} == set(rules.TREE_LENGTHS)
         assert all(len(tree) == 2 * len(tree.tokens) - 1 for tree in bank.train)
         counts = Counter(int(tree.labels[-1]) for tree in bank.train)
         assert set(counts) == set(range(N_CLASSES))
@@ -158,9 +118,9 @@ class TestTreebank:
 
 class TestOpinions:
     def test_words_say_the_tree(self) -> None:
-        for tree in synthetic_opinions(300, 1).train:
+        for tree in vd.synthetic_opinions(300, 1).train:
             tokens = iter(tree.tokens)
-            units = [f"(0 (0 {word}) (0 {next(tokens)}))" if word in SCOPING else f"(0 {word})" for word in tokens]
+            units = [f"(0 (0 {t}) (0 {next(tokens)}))" if t in rules.SCOPING else f"(0 {t})" for t in tokens]
             text = units[0]
             for unit in units[1:]:
                 text = f"(0 {text} {unit})"
@@ -169,7 +129,7 @@ class TestOpinions:
             assert tree.children.tolist() == expected.children.tolist()
 
     def test_all_labels_and_lengths_occur(self) -> None:
-        sentences = synthetic_opinions(500, 10, seed=3).train
+        sentences = vd.synthetic_opinions(500, 10, seed=3).train
         shares = Counter(int(tree.labels[-1]) for tree in sentences)
         assert set(shares) == set(range(N_CLASSES))
         assert max(shares.values()) < 0.4 * 500
@@ -190,7 +150,7 @@ def names_in(sentence: list[tuple[str, str]]) -> list[tuple[int, int, str]]:
 
 class TestSentences:
     def test_every_name_has_the_type_that_its_cues_tell(self) -> None:
-        for sentence in synthetic_sentences(500, 1, coined=True)[0]:
+        for sentence in vd.synthetic_sentences(500, 1, coined=True)[0]:
             assert 6 <= len(sentence) <= 31
             words = [word for word, _ in sentence]
             for first, behind, kind in names_in(sentence):
@@ -198,17 +158,17 @@ class TestSentences:
                 before = words[first - 1] if first else ""
                 if words[first] not in NAMES:
                     assert words[first].endswith(ENDINGS[kind])
-                elif after in COMPANIES:
+                elif after in rules.COMPANIES:
                     assert kind == "ORG"
-                elif before in TITLES or after in SPEECH:
+                elif before in rules.TITLES or after in rules.SPEECH:
                     assert kind == "PER"
                 else:
                     assert kind == "LOC"
-                    assert {before, *words[max(0, first - 3) : first - 2]} & set(PLACES)
+                    assert {before, *words[max(0, first - 3) : first - 2]} & set(rules.PLACES)
 
     def test_neither_the_word_nor_those_before_it_tell_the_tag(self) -> None:
         by_word, by_left = defaultdict(Counter), defaultdict(Counter)
-        for sentence in synthetic_sentences()[0]:
+        for sentence in vd.synthetic_sentences()[0]:
             for k, (word, tag) in enumerate(sentence):
                 if tag != "O":
                     by_word[word][tag] += 1
@@ -218,7 +178,7 @@ class TestSentences:
         assert any(max(tags.values()) < 0.75 * tags.total() for tags in seen_often)
 
     def test_coined_names_are_rare(self) -> None:
-        counts = Counter(word for sentence in synthetic_sentences(coined=True)[0] for word, _ in sentence)
+        counts = Counter(word for sentence in vd.synthetic_sentences(coined=True)[0] for word, _ in sentence)
         coined = [word for word in counts if any(map(word.endswith, ENDINGS.values())) and word not in NAMES]
         assert len(coined) > 1000
         assert sum(counts[word] < 5 for word in coined) > 0.99 * len(coined)
@@ -227,15 +187,15 @@ class TestSentences:
 
 class TestText:
     def test_every_verb_has_the_number_of_its_subject(self) -> None:
-        train, dev = synthetic_text(300, 20)
+        train, dev = vd.synthetic_text(300, 20)
         far = 0  # verbs whose nearest noun differs in number
         for sentence in train + dev:
             open_phrases: list[bool] = []  # True for plural; one for each subject still without a verb
             nearest = False
             subject = True  # True if the next noun is a subject
             for word in sentence:
-                if word in DETERMINERS[0] or word in DETERMINERS[1]:
-                    plural = word in DETERMINERS[1]
+                if word in rules.DETERMINERS[0] or word in rules.DETERMINERS[1]:
+                    plural = word in rules.DETERMINERS[1]
                 elif word.removesuffix("s") in NOUNS:
                     assert word.endswith("s") == plural
                     nearest = plural
@@ -245,25 +205,25 @@ class TestText:
                     subject = True
                 elif word in ("near", "behind", "beside", "with"):
                     subject = False
-                elif word.removesuffix("s") in (*VERBS, *TRANSITIVE):
+                elif word.removesuffix("s") in (*rules.VERBS, *rules.TRANSITIVE):
                     number = open_phrases.pop()
                     assert word.endswith("s") != number, " ".join(sentence)
-                    assert (word.removesuffix("s") in VERBS) == (not open_phrases)
+                    assert (word.removesuffix("s") in rules.VERBS) == (not open_phrases)
                     far += number != nearest
             assert not open_phrases
         assert far > 50
 
     def test_lengths_and_adverbs(self) -> None:
-        train, _ = synthetic_text()
+        train, _ = vd.synthetic_text()
         assert all(3 <= len(sentence) <= 21 for sentence in train)
-        assert any(sentence[-1] in ADVERBS for sentence in train)
+        assert any(sentence[-1] in rules.ADVERBS for sentence in train)
 
     def test_translation_agrees_with_its_nouns(self) -> None:
         assert translate(["this", "old", "author"]) == ["rohtuao", "dloo", "sihto"]
         assert translate("these old critics that every tall actor admires sleep".split()) == (
             "peels serimda rotcao llato yreveo taht citirce dloe esehte".split()
         )
-        train, dev = synthetic_parallel(20, 5)
+        train, dev = vd.synthetic_parallel(20, 5)
         assert all(target == translate(source) and len(source) == len(target) for source, target in train + dev)
         assert any(word.removesuffix("s") in NOUNS for word in train[0][0])
 
@@ -281,10 +241,10 @@ class TestLattices:
     )
     def test_tag_is_the_category_of_the_longest_word_turned_on_by_a_mark(self, sentence: str, tags: list[int]) -> None:
         words = longest_words(sentence, LEXICON)
-        assert [tag_of(sentence, end, some, LEXICON) for end, some in enumerate(words, start=1)] == tags
+        assert [rules.tag_of(sentence, end, some, LEXICON) for end, some in enumerate(words, start=1)] == tags
 
     def test_edges_of_a_word_hold_it_between_the_characters_that_spell_it(self) -> None:
-        train, dev = synthetic_lattices(60, 20)
+        train, dev = vd.synthetic_lattices(60, 20)
         assert train.vocabularies["word"].words == dev.vocabularies["word"].words
         characters, words = (train.vocabularies[name].words for name in ("character", "word"))
         for graph in range(60):
@@ -304,7 +264,7 @@ class TestLattices:
                     assert text[place_of[start] :] == words[batch["word"][word]]
                 before, place_of[vertex] = vertex, len(text)
         tags = train[:]["tag"]
-        counts = np.bincount(tags[tags >= 0], minlength=N_TAGS)
+        counts = np.bincount(tags[tags >= 0], minlength=rules.N_TAGS)
         assert counts.min() > 0.05 * counts.sum()
         assert train.stat().fan_in.max >= 3  # words that end at the same character
 

@@ -65,26 +65,15 @@ def sent(described: Any, raw: bytes = b"") -> bytes:
 
 
 HOSTILE = {
-    "nothing": b"",
-    "short": sent(["bytes", 9]),
-    "negative": sent(["bytes", -1], b"abc"),
-    "more": sent(None, b"abc"),
-    "header beyond its end": struct.pack("<Q", 1 << 62) + b"[]",
-    "huge": sent(["array", "<f8", 1 << 60]),
+    "nothing": b"", "short": sent(["bytes", 9]), "negative": sent(["bytes", -1], b"abc"), "more": sent(None, b"abc"),
+    "header beyond its end": struct.pack("<Q", 1 << 62) + b"[]", "huge": sent(["array", "<f8", 1 << 60]),
     "huge and empty": sent(["array", "<f8", 1 << 60, 0, 1 << 60]),
-    "negative shape": sent(["array", "<f8", -1], b"12345678"),
-    "objects": sent(["array", "|O", 1], b"12345678"),
-    "numpy's fields": sent(["array", "i4,O", 1], b"12345678"),
-    "unknown kind": sent(["posix.system", "<f8"]),
-    "no kind": sent([]),
-    "kind is a list": sent([["list"]]),
-    "object": sent({"a": 1}),
-    "unhashable": sent(["dict", [["list"], 1]]),
-    "no pair": sent(["dict", 1]),
-    "deep": sent(b"[" * 100_000),
-    "no text": sent(b"\xff\xfe"),
-    "digits": sent(b"9" * 10_000),
-}
+    "negative shape": sent(["array", "<f8", -1], b"12345678"), "objects": sent(["array", "|O", 1], b"12345678"),
+    "numpy's fields": sent(["array", "i4,O", 1], b"12345678"), "unknown kind": sent(["posix.system", "<f8"]),
+    "no kind": sent([]), "kind is a list": sent([["list"]]), "object": sent({"a": 1}),
+    "unhashable": sent(["dict", [["list"], 1]]), "no pair": sent(["dict", 1]), "deep": sent(b"[" * 100_000),
+    "no text": sent(b"\xff\xfe"), "digits": sent(b"9" * 10_000),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)

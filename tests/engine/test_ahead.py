@@ -27,16 +27,10 @@ class TestDevice:
     @pytest.mark.parametrize(
         "arch, name, sms",
         [
-            ("sm_75", "T4", 40),
-            ("sm_80", "A100", 108),
-            ("sm_86", "RTX 3090", 82),
-            ("sm_89", "RTX 4090", 128),
-            ("sm_90", "H200", 132),
-            ("sm_90a", "H200", 132),
-            ("sm_100", "B200", 148),
-            ("sm_120", "RTX 5090", 170),
+            ("sm_75", "T4", 40), ("sm_80", "A100", 108), ("sm_86", "RTX 3090", 82), ("sm_89", "RTX 4090", 128),
+            ("sm_90", "H200", 132), ("sm_90a", "H200", 132), ("sm_100", "B200", 148), ("sm_120", "RTX 5090", 170),
         ],
-    )
+    )  # fmt: skip
     def test_is_one_of_the_architecture(self, arch: str, name: str, sms: int) -> None:
         gpu, compiled_for = gpu_for("cuda", None, arch, None)
         assert (gpu.name, gpu.sms, compiled_for) == (name, sms, arch)

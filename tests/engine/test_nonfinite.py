@@ -104,13 +104,7 @@ def test_a_schedule_sees_the_same_numbers_in_every_mode(target: str) -> None:
     assert set(map(str, seen.values())) == {"([1, 2, 3], 3)"}
 
 
-HISTORIES = (
-    "- nan - gradient loss - -",
-    "nan nan - nan -",
-    "-+ nan+ gradient+ -+ inf -",
-    "-+ gradient -",
-    "-+ loss -",
-)
+HISTORIES = ("- nan - gradient loss - -", "nan nan - nan -", "-+ nan+ gradient+ -+ inf -", "-+ gradient -", "-+ loss -")
 """Calls by the way they are spoiled; those with a + accumulate."""
 SGD = vpps.SGD(lr=0.1, weight_decay=0.01)
 ON_CPU: dict[str, dict[str, Any]] = {

@@ -110,8 +110,7 @@ nodes(kind=KIND + 1)  # IndexRangeError: vertex 2 is of kind 2, but there are 2 
 nodes(kind=-KIND)  # IndexRangeError: vertex 2 is of kind -1
 
 [graph.map(cells by kind, kinds=)]
-nodes({})  # GraphError: no cell for kind 0: every kind needs one, numbered from 0
-nodes({1: inner})  # GraphError: no cell for kind 0: every kind needs one
+nodes(`{} | {1: inner}`)  # GraphError: no cell for kind 0: every kind needs one, numbered from 0
 nodes({'leaf': leaf}, kinds=('leaf', 'inner'))  # GraphError: no cell for kind 'inner': *, the kinds are leaf, inner
 nodes({'leaf': leaf, 'iner': inner}, kinds=('leaf', 'inner'))
     # GraphError: a cell for kind 'iner', but there is no such kind: the kinds are leaf, inner
@@ -120,8 +119,7 @@ nodes({0: leaf, -1: inner})  # GraphError: a cell for kind -1, but there is no s
 nodes({'leaf': leaf, 'inner': inner, 1: inner}, kinds=('leaf', 'inner'))
     # GraphError: two cells for kind 1, by name and by number
 nodes({'leaf': leaf, 'inner': inner})  # GraphError: a cell for kind 'leaf' and no kinds=: *structure
-nodes({'leaf': leaf}, kinds='leaf')  # DtypeError: kinds='leaf': expected the name of each kind, by number
-nodes({'leaf': leaf}, kinds=2)  # DtypeError: kinds=2: expected the name of each kind
+nodes({'leaf': leaf}, kinds=`'leaf' | 2`)  # DtypeError: kinds=`: expected the name of each kind, by number
 
 [graph.map(children=table)]
 nodes(children=CHILDREN * 1.0)  # DtypeError: children are ints, -1 for none, *float64
@@ -169,14 +167,11 @@ nodes(inputs={'word': CHILDREN})  # ShapeError: expected one per vertex: give ea
 lists(inputs={'x': np.ones((4, 1, 1, 1))})  # ShapeError: a scalar, vector or matrix per row
 nodes(inputs={'word': WORDS * 1.0})  # DtypeError: lookup: expected an int
 lists(inputs={'x': WORDS})  # TraceError: takes no int here
-nodes(inputs={'word': WORDS + 3})
+nodes(inputs={'word': `WORDS + 3 | 6`})
     # IndexRangeError: graph.map, cell 'leaf', row 0: index 6 is out of range; rows of 'words': 6, so 0 to 5
 nodes(inputs={'word': WORDS - 2})  # IndexRangeError: cell 'leaf', row 1: index -1
-nodes(inputs={'word': 6})  # IndexRangeError: cell 'leaf', row 0: index 6
-lists(inputs={'x': elsewhere})  # GraphError: input 'x': *belong to two graphs
-lists(inputs={'x': elsewhere[0]})  # GraphError: belong to two graphs
+lists(inputs={'x': `elsewhere | elsewhere[0] | [*x[:3], elsewhere[3]]`})  # GraphError: input 'x': *belong to two graphs
 lists(inputs={'x': [x[0], x[1], x[2], 3]})  # ShapeError: one per vertex; it holds 3
-lists(inputs={'x': [*x[:3], elsewhere[3]]})  # GraphError: belong to two graphs
 map(lambda xs: vpps.sum(xs), inputs={'xs': (LISTS[0], elsewhere[:3])})  # GraphError: two graphs
 lists(inputs={'x': x, 'xs': LISTS})
     # DtypeError: input 'xs': *look ints up in a table, (offsets, graph.lookup(table, ints))
@@ -197,14 +192,12 @@ nodes(levels=LEVELS * 0.5)  # DtypeError: levels are ints, not of dtype float64
 nodes(levels=np.array([0, 0, 0, 2]))
     # GraphError: vertex 2 of level 0 has child 0 of level 0; *leave levels= out
 nodes(levels=np.array([0, 1, 1, 2], np.int32))  # GraphError: vertex 2 of level 1 has child 1 of level 1;
-nodes(levels=np.array([0, 0, 3, 1], np.int32))  # GraphError: vertex 3 of level 1 has child 2 of level 3;
+`nodes | lists`(levels=np.array([0, 0, 3, 1], np.int32))  # GraphError: vertex 3 of level 1 has child 2 of level 3;
 nodes(levels=np.array([-1, 0, 1, 2], np.int32))  # GraphError: vertex 0 has level -1; levels of 4 vertices are from 0
-nodes(levels=np.array([0, 0, 1, 4], np.int32))  # GraphError: vertex 3 has level 4;
+`nodes | lists`(levels=np.array([0, 0, 1, 4], np.int32))  # GraphError: vertex 3 has level 4;
 lists(levels=np.array([0, 0, 0, 2], np.int32))  # GraphError: vertex 2 of level 0 has child 0 of level 0;
 lists(levels=np.array([0, 1, 1, 2]))  # GraphError: vertex 2 of level 1 has child 1 of level 1;
-lists(levels=np.array([0, 0, 3, 1], np.int32))  # GraphError: vertex 3 of level 1 has child 2 of level 3;
 lists(levels=np.array([-1, 0, 1, 2], np.int32))  # GraphError: vertex 0 has level -1; levels of 4 vertices are from 0
-lists(levels=np.array([0, 0, 1, 4], np.int32))  # GraphError: vertex 3 has level 4;
 
 [graph.map(state=) and the children's results]
 nodes([lambda word: vpps.lookup(E, word)[:3], inner])  # ShapeError: cell 'inner': *got (4, 8), (6,)

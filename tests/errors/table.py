@@ -1,6 +1,7 @@
 """Reads tables of mistakes: a signature in brackets, and below it lines `call  # Error: message`.
 
-In a message, `*` matches anything. An indented line continues the previous line.
+In a message, `*` matches anything. An indented line continues the previous line. A call with alternatives between
+backticks, such as "Handle(vps=`0 | -1`)", is several calls; a backtick in its message is the alternative.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ def read(table: str) -> list[Mistake]:
         elif line:
             call, _, rest = line.partition("  # ")
             name, _, message = rest.partition(": ")
-            found.append(Mistake(signature, call, getattr(vpps, name, None) or getattr(builtins, name), message))
+            error = getattr(vpps, name, None) or getattr(builtins, name)
+            before, *alternatives, after = call.split("`") if "`" in call else (call, "", "")
+            each = alternatives[0].split(" | ")
+            found += [Mistake(signature, before + a + after, error, message.replace("`", a)) for a in each]
     return found
 
 

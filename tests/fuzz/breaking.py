@@ -452,28 +452,13 @@ def give(b: BrokenScript) -> bool:
 
 
 MUTATIONS: dict[str, Mutation] = {
-    "address": address,
-    "mode": mode,
-    "list entry": list_entry,
-    "count": count,
-    "flag": flag,
-    "opcode": opcode,
-    "field": field,
-    "segment or view": repeated,
-    "length": length,
-    "bit": bit,
-    "header or entry": header,
-    "owners swapped": swapped_owners,
-    "wait or signal changed": wait_target,
-    "barrier halved": half_barrier,
+    "address": address, "mode": mode, "list entry": list_entry, "count": count, "flag": flag, "opcode": opcode,
+    "field": field, "segment or view": repeated, "length": length, "bit": bit, "header or entry": header,
+    "owners swapped": swapped_owners, "wait or signal changed": wait_target, "barrier halved": half_barrier,
     "wait or signal dropped": lambda b: drop(b, _is("barrier", "wait", "signal")),
-    "wait or signal moved": lambda b: move(b, _is("barrier", "wait", "signal")),
-    "dropped": drop,
-    "doubled": double,
-    "exchanged": exchange,
-    "moved": move,
-    "another's": give,
-}
+    "wait or signal moved": lambda b: move(b, _is("barrier", "wait", "signal")), "dropped": drop, "doubled": double,
+    "exchanged": exchange, "moved": move, "another's": give,
+}  # fmt: skip
 TWICE = "two at once"
 
 

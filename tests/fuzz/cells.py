@@ -13,44 +13,31 @@ ROWS = 6  # rows of a table
 
 # Values a, b; lists X, Y; parameters by letter, number and width. The number is drawn.
 PLAIN = (
-    "vpps.tanh({a} + {b})",
-    "vpps.sigmoid({a}) * {b}",
-    "{a} - {b} * 0.5",
+    "vpps.tanh({a} + {b})", "vpps.sigmoid({a}) * {b}", "{a} - {b} * 0.5",
     "vpps.sigmoid(vpps.split({U} @ vpps.concat([{a}, {b}]) + {B}, 3)[1]) * vpps.tanh({a})",
-    "sum(vpps.sigmoid(part) * {a} for part in vpps.split({U} @ vpps.concat([{b}, {a}]) + {B}, 3))",
-    "{W} @ {a}",
-    "vpps.relu({W} @ {a} + {b})",
-    "vpps.tanh({W} @ {a} + {V} @ {b} + {p})",
-    "vpps.sigmoid({W} @ {a}) * vpps.tanh({Q} @ {a}) + {R} @ {a}",
-    "vpps.tanh({Q} @ {a}) * vpps.sigmoid({W} @ {a})",
-    "vpps.softmax({a}) * {p}",
-    "vpps.concat([{b}[{half}:], {a}[:{half}]])",
+    "sum(vpps.sigmoid(part) * {a} for part in vpps.split({U} @ vpps.concat([{b}, {a}]) + {B}, 3))", "{W} @ {a}",
+    "vpps.relu({W} @ {a} + {b})", "vpps.tanh({W} @ {a} + {V} @ {b} + {p})",
+    "vpps.sigmoid({W} @ {a}) * vpps.tanh({Q} @ {a}) + {R} @ {a}", "vpps.tanh({Q} @ {a}) * vpps.sigmoid({W} @ {a})",
+    "vpps.softmax({a}) * {p}", "vpps.concat([{b}[{half}:], {a}[:{half}]])",
     "vpps.concat([{a}, {b}])[{third} : {third} + {w}]",
-    "vpps.concat(vpps.split({T} @ {a}, 2)[::-1])[{third} : {third} + {w}]",
-    "vpps.tanh({T} @ {a})[{w}:] + {p}",
-    "vpps.tanh({a}) * vpps.tanh(vpps.dot({a}, {b}))",
-    "vpps.tanh({a}) * vpps.mean({b}) + {p}[{last}]",
-    "vpps.log_softmax({a} + {b}) * 0.1 + {a}",
-    "vpps.tanh(vpps.outer({a}, {b}) @ {b} * (1 / {w}))",
+    "vpps.concat(vpps.split({T} @ {a}, 2)[::-1])[{third} : {third} + {w}]", "vpps.tanh({T} @ {a})[{w}:] + {p}",
+    "vpps.tanh({a}) * vpps.tanh(vpps.dot({a}, {b}))", "vpps.tanh({a}) * vpps.mean({b}) + {p}[{last}]",
+    "vpps.log_softmax({a} + {b}) * 0.1 + {a}", "vpps.tanh(vpps.outer({a}, {b}) @ {b} * (1 / {w}))",
     "vpps.tanh(vpps.reshape(vpps.reshape({a}, {tall}) @ vpps.reshape({b}, {flat}) @ vpps.reshape({p}, {tall}), {w}))",
     "vpps.tanh(vpps.reshape(vpps.reshape({a}, {tall}).T, {w}) + {b})",
     "vpps.tanh(vpps.reshape(vpps.transpose({L} @ vpps.reshape({a}, {tall})), {w}) + {b})",
     "vpps.reshape(vpps.concat([vpps.reshape({a}, {tall})[{r} - 1 :], vpps.reshape({b}, {tall})[: {r} - 1]]), {w})",
-    "vpps.square(vpps.tanh({a})) + vpps.tanh({b})",
-    "vpps.dropout({a}, 0.3)",
-    "vpps.layer_norm({a} + {p}) * 0.5",
-    "vpps.maximum({a}, {b} * 0.7)",
-    "vpps.gelu({a}) - vpps.stop_gradient({b})",
+    "vpps.square(vpps.tanh({a})) + vpps.tanh({b})", "vpps.dropout({a}, 0.3)", "vpps.layer_norm({a} + {p}) * 0.5",
+    "vpps.maximum({a}, {b} * 0.7)", "vpps.gelu({a}) - vpps.stop_gradient({b})",
     "vpps.tanh({a} * vpps.cosine({a}, {p}) + {b})",
     "vpps.where({a} > {b}, vpps.silu({a}), {b} * 0.5) - ({b} <= 0.1) * {p}",
     "vpps.where({a} < 0.3, 0.4, vpps.sin({a})) + vpps.cos({b}) * vpps.where({p} >= {a}, {b}, -0.2)",
     "vpps.tanh({a} * vpps.norm({b} - {p}) * 0.2) + abs({a} - {a})",
-    "vpps.logsumexp([{a}, {b}]) + vpps.stack([{a}, {b}])[1]",
-    "vpps.tanh({T}.T @ vpps.concat([{a}, {b}]))",
+    "vpps.logsumexp([{a}, {b}]) + vpps.stack([{a}, {b}])[1]", "vpps.tanh({T}.T @ vpps.concat([{a}, {b}]))",
     "vpps.tanh(vpps.reshape({L}.T @ vpps.reshape({a}, {tall}), {w}) + {T}[{last}])",
     "vpps.tanh(vpps.reshape(vpps.tanh({L} * 2) @ vpps.reshape({a}, {tall}), {w}) + vpps.lookup({T}, {w}))",
     "vpps.tanh(vpps.reshape(vpps.reshape({a}, {tall}) * 0.5 - vpps.reshape({b}, {tall})[{r} - 1], {w}))",
-)
+)  # fmt: skip
 LISTS = (
     "vpps.sum({X})",
     "vpps.mean({Y})",
@@ -179,14 +166,8 @@ def declarations(lines: list[str]) -> list[str]:
         w, name = int(width), f"{letter}{number}_{width}"
         r = SHAPES[w][0]
         shapes = {
-            "E": (ROWS, w),
-            "W": (w, w),
-            "U": (3 * w, 2 * w),
-            "T": (2 * w, w),
-            "L": (r, r),
-            "B": (3 * w,),
-            "p": (w,),
-        }
+            "E": (ROWS, w), "W": (w, w), "U": (3 * w, 2 * w), "T": (2 * w, w), "L": (r, r), "B": (3 * w,), "p": (w,),
+        }  # fmt: skip
         call = "lookup" if letter == "E" else "parameter"
         init = ', init="normal"' if letter in "EBp" else ""
         frozen = ", trainable=False" if letter == "p" and w == 3 else ""

@@ -191,11 +191,7 @@ class Graph:
             for plan in launches.plans(it, c, precision=precision):
                 launches.verify(plan)
         except Exception as error:
-            run = [
-                *lines,
-                "from tests.planner import launches",
-                "from tests.planner.launches import Configuration",
-            ]
+            run = [*lines, "from tests.planner import launches", "from tests.planner.launches import Configuration"]
             run.append(f"it = launches.Example({', '.join(EXAMPLE)})")
             run.append(f"for plan in launches.plans(it, {c!r}, precision={precision!r}):")
             raise Finding(f"{type(error).__name__}: {error}", [*run, "    launches.verify(plan)"]) from error

@@ -20,17 +20,11 @@ FINITE = X[1:-2]
 WITH_GRADIENT = ("low", "high")
 CONSTANTS = (0.0, -0.0, 0.3, -2.5, 1e-45, 1e39, -np.inf)
 OPS: dict[str, Callable[[Any, float], Any]] = {
-    "low": lambda x, c: vpps.clamp(x, low=c),
-    "high": lambda x, c: vpps.clamp(x, high=c),
-    "above": lambda x, c: x > c,
-    "below": lambda x, c: x < c,
-    "not below": lambda x, c: x >= c,
-    "not above": lambda x, c: x <= c,
-    "equals": lambda x, c: vpps.eq(x, c),
-    "chosen": lambda x, c: vpps.where(x > 0, c, x),
-    "otherwise": lambda x, c: vpps.where(x > 0, x, c),
-    "over": lambda x, c: c / x,
-}
+    "low": lambda x, c: vpps.clamp(x, low=c), "high": lambda x, c: vpps.clamp(x, high=c), "above": lambda x, c: x > c,
+    "below": lambda x, c: x < c, "not below": lambda x, c: x >= c, "not above": lambda x, c: x <= c,
+    "equals": lambda x, c: vpps.eq(x, c), "chosen": lambda x, c: vpps.where(x > 0, c, x),
+    "otherwise": lambda x, c: vpps.where(x > 0, x, c), "over": lambda x, c: c / x,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OPS)

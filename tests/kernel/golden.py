@@ -56,11 +56,7 @@ def hashes() -> str:
     return json.dumps(found, indent=0) + "\n"
 
 
-FILES = {
-    "small.cu": rendered,
-    "small_bf16.diff": lambda: changed_by("bf16"),
-    "hashes.json": hashes,
-}
+FILES = {"small.cu": rendered, "small_bf16.diff": lambda: changed_by("bf16"), "hashes.json": hashes}
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)

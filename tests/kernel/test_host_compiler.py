@@ -99,17 +99,12 @@ class TestChoice:
     @pytest.mark.parametrize(
         "installed, cxx, expected",
         [
-            ("g++ clang++", None, ["g++"]),
-            ("clang++", None, ["clang++"]),
-            ("g++ clang++", "", ["g++"]),
-            ("g++ clang++", "clang++", ["clang++"]),
-            ("g++ icpx", "icpx -v 'a b'", ["icpx", "-v", "a b"]),
-            ("zig", None, ["/somewhere/ziglang/zig", "c++"]),
-            ("clang++ zig", None, ["clang++"]),
-            ("!g++ clang++", None, ["clang++"]),
-            ("!g++", None, None),
+            ("g++ clang++", None, ["g++"]), ("clang++", None, ["clang++"]), ("g++ clang++", "", ["g++"]),
+            ("g++ clang++", "clang++", ["clang++"]), ("g++ icpx", "icpx -v 'a b'", ["icpx", "-v", "a b"]),
+            ("zig", None, ["/somewhere/ziglang/zig", "c++"]), ("clang++ zig", None, ["clang++"]),
+            ("!g++ clang++", None, ["clang++"]), ("!g++", None, None),
         ],
-    )
+    )  # fmt: skip
     def test_is_cxx_then_gxx_then_clang_then_zig(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: str, cxx: str | None, expected: Any
     ) -> None:

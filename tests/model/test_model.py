@@ -169,19 +169,12 @@ class TestAssignment:
     @pytest.mark.parametrize(
         "value",
         [
-            [1, 2, 3],
-            (1.5, 2.5, 3.5),
-            np.array([1, 2, 3], np.int8),
-            np.array([1, 2, 2**24], np.uint64),
-            np.array([1, 2, 3], np.float16),
-            np.array([0.1, 0.2, 0.3]),
-            np.array([0.1, 0.2, 0.3], np.longdouble),
-            np.arange(6, dtype=np.float32)[::2],
-            np.array([1, 2, 3], ">f4"),
-            np.array([1e-40, -1e-45, 1]),
+            [1, 2, 3], (1.5, 2.5, 3.5), np.array([1, 2, 3], np.int8), np.array([1, 2, 2**24], np.uint64),
+            np.array([1, 2, 3], np.float16), np.array([0.1, 0.2, 0.3]), np.array([0.1, 0.2, 0.3], np.longdouble),
+            np.arange(6, dtype=np.float32)[::2], np.array([1, 2, 3], ">f4"), np.array([1e-40, -1e-45, 1]),
         ],
         ids=["list", "tuple", "int8", "uint64", "float16", "float64", "longdouble", "strided", ">f4", "denormals"],
-    )
+    )  # fmt: skip
     def test_numbers_that_float32_can_stand_for_are_taken(self, value: Any) -> None:
         model = vpps.Model()
         parameter = model.parameter("p", (3,))

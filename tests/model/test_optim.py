@@ -174,10 +174,7 @@ def test_a_schedule_gives_the_rate_of_each_update() -> None:
         return rates[update - 1]
 
     constant = vpps.Momentum(lr=0.0)
-    with (
-        vpps.Handle(model, vpps.Momentum(lr=schedule)) as handle,
-        vpps.Handle(twin, constant) as other,
-    ):
+    with vpps.Handle(model, vpps.Momentum(lr=schedule)) as handle, vpps.Handle(twin, constant) as other:
         for step, rate in enumerate(rates, 1):
             handle.fb(*make_batch(model, step))
             constant.lr = rate

@@ -21,32 +21,16 @@ pytestmark = pytest.mark.cpu
 Op = Callable[..., vpps.Expression]
 MAPS: dict[str, Op] = {op.name: getattr(vpps, op.name) for op in DERIVED.values() if op.form is Form.MAP}
 UNARY: dict[str, Op] = {
-    **{name: function for name, function in MAPS.items() if DERIVED[name].arity == 1},
-    "neg": lambda x: -x,
-    "scale": lambda x: x * 1.7,
-    "divide": lambda x: x / 4,
-    "shift": lambda x: 0.5 + x,
-    "reciprocal": lambda x: 1.5 / (vpps.exp(x) + 0.5),
-    "softplus of large": lambda x: vpps.softplus(x * 40),
-    "elu": lambda x: vpps.elu(x, 1.3),
-    "leaky_relu": lambda x: vpps.leaky_relu(x, 0.1),
-    "clamp": lambda x: vpps.clamp(x, -0.5, 0.4),
-    "clamp from below": lambda x: vpps.clamp(x, low=0.1) + x,
-    "stop_gradient": lambda x: vpps.stop_gradient(x) * x,
-    "layer_norm": lambda x: vpps.layer_norm(x) + x,
-    "logsumexp": vpps.logsumexp,
-    "max": vpps.max,
-    "min": vpps.min,
-    "argmax": lambda x: vpps.argmax(x) * vpps.sum(x),
-    "pick": lambda x: vpps.pick(x, x.shape[0] // 2),
-    "hinge": lambda x: vpps.hinge(x, x.shape[0] // 3, 0.8),
-    "norm": vpps.norm,
-    "softmax": vpps.softmax,
-    "log_softmax": vpps.log_softmax,
-    "sum": vpps.sum,
-    "mean": vpps.mean,
-    "slice": lambda x: x[: max(1, x.shape[0] // 2)],
-    "element": lambda x: x[-1],
+    **{name: function for name, function in MAPS.items() if DERIVED[name].arity == 1}, "neg": lambda x: -x,
+    "scale": lambda x: x * 1.7, "divide": lambda x: x / 4, "shift": lambda x: 0.5 + x,
+    "reciprocal": lambda x: 1.5 / (vpps.exp(x) + 0.5), "softplus of large": lambda x: vpps.softplus(x * 40),
+    "elu": lambda x: vpps.elu(x, 1.3), "leaky_relu": lambda x: vpps.leaky_relu(x, 0.1),
+    "clamp": lambda x: vpps.clamp(x, -0.5, 0.4), "clamp from below": lambda x: vpps.clamp(x, low=0.1) + x,
+    "stop_gradient": lambda x: vpps.stop_gradient(x) * x, "layer_norm": lambda x: vpps.layer_norm(x) + x,
+    "logsumexp": vpps.logsumexp, "max": vpps.max, "min": vpps.min, "argmax": lambda x: vpps.argmax(x) * vpps.sum(x),
+    "pick": lambda x: vpps.pick(x, x.shape[0] // 2), "hinge": lambda x: vpps.hinge(x, x.shape[0] // 3, 0.8),
+    "norm": vpps.norm, "softmax": vpps.softmax, "log_softmax": vpps.log_softmax, "sum": vpps.sum, "mean": vpps.mean,
+    "slice": lambda x: x[: max(1, x.shape[0] // 2)], "element": lambda x: x[-1],
     "comparisons with numbers": lambda x: (
         (x > 0.1) + (x < -0.3) * 2 + (x <= 0.5) * 4 + (x >= 0.2) * x + vpps.eq(x, x[0])
     ),
@@ -55,27 +39,20 @@ UNARY: dict[str, Op] = {
     ),
     "where of scalars": lambda x: vpps.where(x[0] < x, x[-1], x) + vpps.where(x[0] < 0, x, 0.0),
     "sines of large": lambda x: vpps.sin(x * 64) + vpps.cos(x * -4096),
-}
+}  # fmt: skip
 BINARY: dict[str, Op] = {
-    **{name: function for name, function in MAPS.items() if DERIVED[name].arity == 2},
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / (vpps.square(b) + 0.5),
-    "min of three": lambda a, b: vpps.min([a, b, a * b]),
-    "squared_distance": vpps.squared_distance,
+    **{name: function for name, function in MAPS.items() if DERIVED[name].arity == 2}, "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": lambda a, b: a / (vpps.square(b) + 0.5),
+    "min of three": lambda a, b: vpps.min([a, b, a * b]), "squared_distance": vpps.squared_distance,
     "cosine": lambda a, b: vpps.cosine(a, b) + vpps.dot(a, b) * 0.1,
     "binary_cross_entropy_with_logits": lambda a, b: vpps.binary_cross_entropy_with_logits(a * 5, vpps.sigmoid(b)),
-    "kl_div": lambda a, b: vpps.kl_div(vpps.log_softmax(a), vpps.softmax(b)),
-    "dot": vpps.dot,
-    "mse": vpps.mse,
-    "concat": lambda a, b: vpps.concat([a, b, a]),
-    "stack": lambda a, b: vpps.stack([a, b, a * b]),
+    "kl_div": lambda a, b: vpps.kl_div(vpps.log_softmax(a), vpps.softmax(b)), "dot": vpps.dot, "mse": vpps.mse,
+    "concat": lambda a, b: vpps.concat([a, b, a]), "stack": lambda a, b: vpps.stack([a, b, a * b]),
     "stack of scalars": lambda a, b: vpps.stack([a[0], b[-1]]),
     "logsumexp of three": lambda a, b: vpps.logsumexp([a, b * 90, a - b]),
     "comparisons": lambda a, b: (a > b) * a + (a >= b) * b - (a < b) * (a <= a) * b + vpps.eq(a, a) - vpps.eq(a, b),
     "where": lambda a, b: vpps.where(a > b, vpps.log(a - b), b) * vpps.where(a * b, a, b[0]),
-}
+}  # fmt: skip
 WIDTHS = (1, 33, 64, 200)
 
 

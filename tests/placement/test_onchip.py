@@ -15,22 +15,11 @@ from vpps.errors import CapacityError, HandleError
 from vpps.kernel.chip import KERNEL_SHARED, MOST_CHAINED_ROWS, padded, pitch_of
 from vpps.ops.element import BFLOAT16, FLOAT32
 from vpps.ops.precision import PRECISIONS
-from vpps.placement.onchip import (
-    DEVICES,
-    MatrixSpec,
-    OnChip,
-    capacity,
-    explain,
-    known_device,
-    nothing_left,
-    plan_groups,
-    plan_onchip,
-    step_down,
-    valid_rpw,
-)
+from vpps.placement.onchip import DEVICES, MatrixSpec, OnChip, capacity, explain, known_device, valid_rpw
 from vpps.placement.onchip import ChipOptions as Options
 from vpps.placement.onchip.device import TENSOR_CORES
 from vpps.placement.onchip.holding import NARROW, NARROW_ROWS, ROW_SLICED, Ownership
+from vpps.placement.onchip.planner import nothing_left, plan_groups, plan_onchip, step_down
 from vpps.script.slices import unit_owners
 from vpps.tuning.candidates import rows_per_warp
 

@@ -73,18 +73,13 @@ def test_calls_that_differ_do_what_they_do_as_first_calls(recorder: str, use_rec
     """Error messages are the same, and nothing is recorded."""
     use_recorder(recorder)
     differ: list[tuple[Callable[[E, E], tuple[Any, ...]], type[Exception] | None]] = [
-        (lambda x, y: (y, [y], [y], 1), None),
-        (lambda x, y: (x, [x], [x, x], 1), vpps.ShapeError),
-        (lambda x, y: (x, [x, y], [x, x], 1), vpps.ShapeError),
-        (lambda x, y: (x, [x, 1], [x, x], 1), vpps.DtypeError),
-        (lambda x, y: (x, x, [x], 1), vpps.VppsError),
-        (lambda x, y: (np.zeros(3), [x], [x], 1), vpps.DtypeError),
-        (lambda x, y: (x, [x], [x], 1.0), vpps.DtypeError),
-        (lambda x, y: (x, [x], [x], 3), vpps.IndexRangeError),
-        (lambda x, y: (x, [x], [x], -1), vpps.IndexRangeError),
-        (lambda x, y: (x, [x], [x], True), vpps.DtypeError),
+        (lambda x, y: (y, [y], [y], 1), None), (lambda x, y: (x, [x], [x, x], 1), vpps.ShapeError),
+        (lambda x, y: (x, [x, y], [x, x], 1), vpps.ShapeError), (lambda x, y: (x, [x, 1], [x, x], 1), vpps.DtypeError),
+        (lambda x, y: (x, x, [x], 1), vpps.VppsError), (lambda x, y: (np.zeros(3), [x], [x], 1), vpps.DtypeError),
+        (lambda x, y: (x, [x], [x], 1.0), vpps.DtypeError), (lambda x, y: (x, [x], [x], 3), vpps.IndexRangeError),
+        (lambda x, y: (x, [x], [x], -1), vpps.IndexRangeError), (lambda x, y: (x, [x], [x], True), vpps.DtypeError),
         (lambda x, y: (x, [x], [x]), vpps.TraceError),
-    ]
+    ]  # fmt: skip
     for arguments, error in differ:
         said = set()
         for earlier in (0, 2):

@@ -128,8 +128,7 @@ class _Config:
 
 
 @pytest.mark.parametrize(
-    "inside",
-    [lambda v: v, lambda v: (v,), lambda v: frozenset([v]), _Config, lambda v: (_Config((v,)),)],
+    "inside", [lambda v: v, lambda v: (v,), lambda v: frozenset([v]), _Config, lambda v: (_Config((v,)),)]
 )
 def test_static_arguments_that_are_equal_within_are_other_programs(inside: Callable[[object], object]) -> None:
     seen: list[str] = []

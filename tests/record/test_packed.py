@@ -157,23 +157,17 @@ def forms() -> dict[str, Form]:
         scatter(longer + vpps.lookup(words, word), vpps.sum(cs))
 
     found = {
-        "table": Form([leaf, inner]),
-        "table, losses": Form([leaf_with_loss, inner_with_loss], "label"),
+        "table": Form([leaf, inner]), "table, losses": Form([leaf_with_loss, inner_with_loss], "label"),
         "table, an int that nothing reads": Form([leaf_with_unread, inner], "label"),
         "table, rows of leaves": Form([leaf_of_row, inner], "x"),
         "table, rows of inner": Form([leaf, inner_of_rows], "xy"),
         "table, rows of both": Form([leaf_of_row, inner_of_rows], "xy"),
-        "table, three kinds": Form([leaf, inner, without_matrices]),
-        "leaves": Form([leaf_of_row], "x"),
-        "lists": Form([leaf, whole_lists], most=4),
-        "lists of one result": Form([leaf, second_results], most=4),
-        "one and lists": Form([leaf, first_and_others], most=4),
-        "two and lists": Form([leaf, two_and_others], most=4),
-        "two of a list": Form([leaf, two_of_list], most=2),
-        "lists, rows": Form([leaf, list_and_row], "x", most=4),
-        "lists, one kind": Form([alone], most=4),
-        "lists, unequal ones together": Form([unequal_lists], most=4),
-    }
+        "table, three kinds": Form([leaf, inner, without_matrices]), "leaves": Form([leaf_of_row], "x"),
+        "lists": Form([leaf, whole_lists], most=4), "lists of one result": Form([leaf, second_results], most=4),
+        "one and lists": Form([leaf, first_and_others], most=4), "two and lists": Form([leaf, two_and_others], most=4),
+        "two of a list": Form([leaf, two_of_list], most=2), "lists, rows": Form([leaf, list_and_row], "x", most=4),
+        "lists, one kind": Form([alone], most=4), "lists, unequal ones together": Form([unequal_lists], most=4),
+    }  # fmt: skip
     return {name: form._replace(cells=[*map(vpps.cell, form.cells)]) for name, form in found.items()}
 
 

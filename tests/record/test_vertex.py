@@ -251,14 +251,9 @@ def test_inputs_of_every_sort(model: vpps.Model) -> None:
     listed = [rows[k] for k in (3, 1, 4, 1, 0)]
     matrices = np.random.default_rng(1).normal(size=(5, 3, H))
     inputs = {
-        "memory": (CSR[0], rows[CSR[1]]),
-        "label": [0, 1, 2, 2, 0],
-        "matrix": matrices,
-        "word": 3,
-        "x": X.tolist(),
-        "shared": shared,
-        "listed": listed,
-    }
+        "memory": (CSR[0], rows[CSR[1]]), "label": [0, 1, 2, 2, 0], "matrix": matrices, "word": 3, "x": X.tolist(),
+        "shared": shared, "listed": listed,
+    }  # fmt: skip
     out = graph.map(cell, inputs=inputs)
     offsets, indices = CSR
     singly = [

@@ -349,10 +349,7 @@ class TestUsable:
             ),
             ({"VERSION": 12040}, r"made for CUDA 12\.4 .* CUDA 13: update .*pip install 'vpps\[cuda12\]'"),
             ({"COMPUTE_CAPABILITY_MAJOR": 6}, "7.0 .* newer, and the Imaginary 1 has 6.0"),
-            (
-                {"COMPUTE_CAPABILITY_MAJOR": 7},
-                r"CUDA 13 no longer compiles .*\(compute capability 7.0\).*cuda12",
-            ),
+            ({"COMPUTE_CAPABILITY_MAJOR": 7}, r"CUDA 13 no longer compiles .*\(compute capability 7.0\).*cuda12"),
             ({"COOPERATIVE_LAUNCH": 0}, "cooperative launches"),
             ({"init": CUresult.CUDA_ERROR_NO_DEVICE}, "sees no GPU.*CUDA_VISIBLE_DEVICES"),
             ({"init": CUresult.CUDA_ERROR_NOT_INITIALIZED}, "forked.*'spawn'"),

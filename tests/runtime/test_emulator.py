@@ -92,18 +92,8 @@ def run(
     script = np.arange(100, 164, dtype=np.uint32)
     counters, cleared, report = (np.zeros(128, np.uint32) for _ in range(3))
     machine = emulator(body, instrumented)
-    findings = machine.run(
-        pool,
-        script,
-        counters,
-        cleared,
-        report,
-        patience,
-        blocks=blocks,
-        shared_bytes=4096,
-        seed=seed,
-        races=races and instrumented,
-    )
+    options = {"blocks": blocks, "shared_bytes": 4096, "seed": seed, "races": races and instrumented}
+    findings = machine.run(pool, script, counters, cleared, report, patience, **options)
     return Result(findings, pool, report, machine.switches)
 
 

@@ -18,10 +18,13 @@ pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("in_memory")]
 
 
 @pytest.fixture(autouse=True)
-def fewer_virtual_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    check = test_matrices.check
+def fewer_virtual_processors_and_vertices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """37 vertices are more than one step of a gradient sum has."""
+    check, formulas = test_matrices.check, test_matrices.FORMULAS
     monkeypatch.setattr(check, "__defaults__", with_default(check, "vp_counts", (3,)))
     monkeypatch.setattr(test_matrices, "MANY", (2, 13))
+    fewer = {name: f._replace(n=[min(n, 37) for n in f.n]) for name, f in formulas.items()}
+    monkeypatch.setattr(test_matrices, "FORMULAS", fewer)
 
 
 @pytest.fixture(autouse=True)

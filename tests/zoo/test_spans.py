@@ -23,17 +23,12 @@ def spans_in(*sentences: str) -> list[str]:
 @pytest.mark.parametrize(
     "tags, expected",
     [
-        ("O O", []),
-        ("I-PER I-PER O I-LOC", ["0-2 PER", "3-4 LOC"]),
-        ("I-PER I-LOC", ["0-1 PER", "1-2 LOC"]),
-        ("B-PER I-PER B-PER", ["0-2 PER", "2-3 PER"]),
-        ("I-PER B-PER I-PER", ["0-1 PER", "1-3 PER"]),
-        ("O I-PER I-PER", ["1-3 PER"]),
-        ("B-PER M-PER E-PER S-PER", ["0-3 PER", "3-4 PER"]),
-        ("B-PER L-PER U-LOC I-LOC", ["0-2 PER", "2-3 LOC", "3-4 LOC"]),
-        ("B-A-1 I-A-1", ["0-2 A-1"]),
+        ("O O", []), ("I-PER I-PER O I-LOC", ["0-2 PER", "3-4 LOC"]), ("I-PER I-LOC", ["0-1 PER", "1-2 LOC"]),
+        ("B-PER I-PER B-PER", ["0-2 PER", "2-3 PER"]), ("I-PER B-PER I-PER", ["0-1 PER", "1-3 PER"]),
+        ("O I-PER I-PER", ["1-3 PER"]), ("B-PER M-PER E-PER S-PER", ["0-3 PER", "3-4 PER"]),
+        ("B-PER L-PER U-LOC I-LOC", ["0-2 PER", "2-3 LOC", "3-4 LOC"]), ("B-A-1 I-A-1", ["0-2 A-1"]),
     ],
-)
+)  # fmt: skip
 def test_an_entity_is_a_longest_run_of_one_type(tags: str, expected: list[str]) -> None:
     assert spans_in(tags) == expected
 

@@ -6,9 +6,10 @@ values: only these words differ between the two scripts. Until a graph is run a 
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ from vpps.engine.gradients import Gradients, found_gradients
 from vpps.engine.readback import places_of
 from vpps.errors import ScriptError
 from vpps.graph.graph import Graph
+from vpps.kernel.shared_types import address
+from vpps.ops.element import FLOAT32
 from vpps.placement.distribution import NOTHING_HELD, ZERO, Pool
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
@@ -28,43 +31,75 @@ from vpps.values import Float32
 
 
 class Span(NamedTuple):
-    """Rows of floats in the pool, or words in a script: one piece, or an index for each float.
+    """Rows of floats in the pool, or words in a script: one piece, or pieces of equal length.
 
     Attributes:
-        start: first float; -1 if the floats are not one piece.
+        start: first float of all.
         shape: (rows, width).
-        at: index of each float, of the same shape; None if they are one piece.
+        pieces: numbers of the pieces, counted from `start` on, in order; None if the rows are one piece.
+        piece: length of a piece; `start` and all pieces begin at a multiple of it from each other.
     """
 
     start: int
     shape: tuple[int, int]
-    at: NDArray[np.int64] | None
+    pieces: NDArray[np.int64] | None = None
+    piece: int = 1
 
     @classmethod
     def of(cls, starts: NDArray[np.integer], width: int) -> Span:
-        """Return the span of rows that begin at these places."""
+        """Return the span of rows that begin at these places. A row that begins at ZERO is all zeros."""
         n = len(starts)
+        if not n:
+            return cls(0, (0, width))
+        first, last = int(starts[0]), int(starts[-1])
+        zeros = bool((starts == ZERO).any())
+        if not zeros and last - first == (n - 1) * width and np.array_equal(starts, np.arange(first, last + 1, width)):
+            return cls(first, (n, width))
         firsts = starts.astype(np.int64)
-        if n and firsts[0] != ZERO and (firsts == firsts[0] + width * np.arange(n)).all():
-            return cls(int(firsts[0]), (n, width), None)
-        index = firsts[:, None] + np.arange(width)
-        index[firsts == ZERO] = ZERO  # one zero for the whole row
-        return cls(-1, (n, width), index)
+        if zeros:
+            index = firsts[:, None] + np.arange(width)
+            index[firsts == ZERO] = ZERO
+            return cls(0, (n, width), index.reshape(-1))
+        first = int(firsts.min())
+        firsts -= first
+        piece = int(np.gcd.reduce(firsts, initial=width))
+        firsts //= piece
+        if piece < width:
+            firsts = (firsts[:, None] + np.arange(width // piece)).reshape(-1)
+        return cls(first, (n, width), firsts, piece)
 
     @property
     def key(self) -> slice | NDArray[np.int64]:
         """Index of a flat array that selects the floats."""
-        n, width = self.shape
-        return slice(self.start, self.start + n * width) if self.at is None else self.at.reshape(-1)
+        if self.pieces is None:
+            return slice(self.start, self.start + math.prod(self.shape))
+        return (self.start + self.piece * self.pieces[:, None] + np.arange(self.piece)).reshape(-1)
 
-    def read(self, pool: Pool, into: Float32) -> None:
-        """Copy the floats from the pool into an array (rows, width)."""
-        if self.at is None:
-            n, width = self.shape
-            into[...] = pool[self.start : self.start + n * width].reshape(self.shape)
-        elif self.at.size:
-            first, last = int(self.at.min()), int(self.at.max())
-            into[...] = pool[first : last + 1].take(self.at - first)
+    def read(self, pool: Float32, into: Floats) -> None:
+        """Copy the floats from a pool in host memory."""
+        if self.pieces is not None:
+            _array(into, self.shape)[...] = self._taken(pool)
+        elif isinstance(into, int):
+            ctypes.memmove(into, address(pool) + FLOAT32.bytes * self.start, FLOAT32.bytes * math.prod(self.shape))
+        else:
+            into[...] = pool[self.start : self.start + math.prod(self.shape)].reshape(self.shape)
+
+    def _taken(self, pool: Float32) -> Float32:
+        assert self.pieces is not None
+        stop = self.start + (int(self.pieces.max()) + 1) * self.piece
+        return pool[self.start : stop].reshape(-1, self.piece).take(self.pieces, 0).reshape(self.shape)
+
+
+Floats = int | Float32
+"""Rows of floats (rows, width): an array, or the address of contiguous floats, which the caller keeps alive."""
+
+
+def _array(floats: Floats, shape: tuple[int, ...]) -> Float32:
+    """Return the floats as an array of this shape."""
+    if not isinstance(floats, int):
+        return floats
+    memory: Any = (ctypes.c_float * math.prod(shape)).from_address(floats)
+    return np.frombuffer(memory, FLOAT32.dtype).reshape(shape)
 
 
 class Replay:
@@ -99,12 +134,12 @@ class Replay:
         return 0 if self._planner is None else self._plan.script.nbytes
 
     @serialised
-    def forward(self, values: Sequence[Float32], out: Sequence[Float32]) -> int:
+    def forward(self, values: Sequence[Floats], out: Sequence[Floats]) -> int:
         """Compute the wanted rows.
 
         Args:
-            values: values of the inputs, (rows, width) each. The first run must get the values that were recorded.
-            out: arrays (rows, width) that receive the wanted values.
+            values: values of the inputs. The first run must get the values that were recorded.
+            out: memory for the wanted rows.
 
         Returns:
             Number of the launch, for `backward`.
@@ -113,21 +148,22 @@ class Replay:
             CapacityError, HandleError, KernelError: as for `Handle.forward`.
         """
         engine = self._run(values)
-        for span, array in zip(self._outputs, out, strict=True):
-            span.read(engine.machine.pool, array)
+        pool: Any = engine.machine.pool
+        for span, into in zip(self._outputs, out, strict=True):
+            span.read(pool, into)
         return engine.machine.launches
 
     @serialised
     def backward(
-        self, launch: int, values: Sequence[Float32], seeds: Sequence[Float32 | None], out: Sequence[Float32 | None]
+        self, launch: int, values: Sequence[Floats], seeds: Sequence[Floats | None], out: Sequence[Floats | None]
     ) -> Gradients:
         """Compute gradients after `forward`, without computing the values again if nothing else was launched since.
 
         Args:
             launch: result of `forward`.
             values: the same values as for `forward`.
-            seeds: gradients of the wanted rows, (rows, width); None for zeros.
-            out: arrays (rows, width) that receive the inputs' gradients; None if a gradient is not needed.
+            seeds: gradients of the wanted rows; None for zeros.
+            out: memory for the inputs' gradients; None if a gradient is not needed.
 
         Returns:
             The gradients of the parameters by name.
@@ -144,19 +180,19 @@ class Replay:
             at = plan.seeds
             for span, seed in zip(self._outputs, seeds, strict=True):
                 stop = at + math.prod(span.shape)
-                pool[at:stop] = 0 if seed is None else seed.reshape(-1)
+                pool[at:stop] = 0 if seed is None else _array(seed, span.shape).reshape(-1)
                 at = stop
 
         engine.store.park_gradients()
         engine.launch(plan, at_once=True, given=give, part=1)
         engine.wait()
-        pool = engine.machine.pool
-        for span, array in zip(self._gradients, out, strict=True):
-            if array is not None:
-                span.read(pool, array)
-        return found_gradients(plan, pool, engine.store.distribution)
+        floats: Any = engine.machine.pool
+        for span, into in zip(self._gradients, out, strict=True):
+            if into is not None:
+                span.read(floats, into)
+        return found_gradients(plan, floats, engine.store.distribution)
 
-    def _run(self, values: Sequence[Float32]) -> Engine:
+    def _run(self, values: Sequence[Floats]) -> Engine:
         """Launch the forward with these values."""
         handle = self._handle
         handle._check_usable()
@@ -169,9 +205,12 @@ class Replay:
             self._find_places()
         if not self._is_fresh:
             assert self._places is not None
-            words = self._plan.script.view(np.float32)
-            for place, value in zip(self._places, values, strict=True):
-                words[place] = value.reshape(-1)
+            script = self._plan.script
+            for place, value, chunk in zip(self._places, values, self._chunks, strict=True):
+                if isinstance(place, slice) and isinstance(value, int):
+                    ctypes.memmove(address(script) + FLOAT32.bytes * place.start, value, chunk.nbytes)
+                else:
+                    script.view(FLOAT32.dtype)[place] = _array(value, chunk.shape).reshape(-1)
         self._is_fresh = False
         if self._keeps:
             engine.store.park_gradients()
@@ -179,10 +218,10 @@ class Replay:
         engine.wait()
         return engine
 
-    def _make(self, values: Sequence[Float32]) -> None:
+    def _make(self, values: Sequence[Floats]) -> None:
         """Plan with these values, for the current places of the parameters."""
         for chunk, value in zip(self._chunks, values, strict=True):
-            chunk[...] = value.reshape(chunk.shape)
+            chunk[...] = _array(value, chunk.shape)
         self._handle._configurator.interrupt()
         self._handle._configurator.prepare(self._graph, trains=self._keeps)
         self._plan = self._handle._configurator.kernel_for(self._graph, self._made, trains=self._keeps)

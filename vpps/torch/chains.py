@@ -7,6 +7,7 @@ belong to the caller, and the stack copies those that have changed since its las
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -31,7 +32,7 @@ from vpps.values import Float32
 
 _MOST_REPLAYS = 16
 _MOST_BYTES = 1 << 27  # of scripts that wait for their layout to come again
-_SAMPLE = 256  # weights per tensor that are compared to find writes that do not change the tensor's version
+_SAMPLE = 64  # weights per tensor that are compared to find writes that do not change the tensor's version
 
 
 class Config(NamedTuple):
@@ -134,7 +135,7 @@ _CELLS: dict[str, tuple[int, Callable[..., Cells]]] = {
 }  # fmt: skip
 """Number of gates, and the function that makes the cells."""
 
-_FIRST, _STEP, _ENTER = 0, 1, 2
+_ENTER = 2  # number of the function for a given state; the others are 0 and 1
 
 
 class _Cells:
@@ -228,7 +229,7 @@ class _Weight:
     """A weight that has been copied to the model, and what shows that it has changed since."""
 
     def __init__(self, tensor: Any) -> None:
-        self._tensor: weakref.ref[Any] = weakref.ref(tensor)
+        self._tensor: Any = weakref.ref(tensor)
         self._version, self._address = tensor._version, tensor.data_ptr()
         self.array: Float32 = tensor.detach().contiguous().numpy()
         flat = tensor.detach().reshape(-1).numpy()  # shares the tensor's memory, if that is contiguous
@@ -240,7 +241,7 @@ class _Weight:
         if tensor is not self._tensor():
             return False
         same = tensor._version == self._version and tensor.data_ptr() == self._address
-        return same and self._some.tobytes() == self._bits
+        return bool(same and self._some.tobytes() == self._bits)
 
 
 class Stack:
@@ -275,12 +276,12 @@ class Stack:
 
     # ---- graphs
 
-    def _replay(self, batch: Batch, values: list[Float32], grads: tuple[bool, ...], keeps: bool) -> Replay:
+    def _replay(self, batch: Batch, values: Sequence[Any], grads: tuple[bool, ...], keeps: bool) -> Replay:
         """Return the replay for a batch's layout: a former one, or a new one with its values."""
         key = batch.layout.key, len(batch.states), len(batch.masks), grads, keeps
         found = self._replays.get(key)
         if found is None:
-            graph, inputs, wanted = self._record(batch, values, grads)
+            graph, inputs, wanted = self._record(batch, grads)
             found = self.replays(self.handle, graph, inputs, wanted, keeps)
             held = sum(replay.nbytes for replay in self._replays.values())
             while self._replays and (len(self._replays) >= _MOST_REPLAYS or held > _MOST_BYTES):
@@ -289,12 +290,12 @@ class Stack:
         self._replays.move_to_end(key)
         return found
 
-    def _record(
-        self, batch: Batch, values: list[Float32], grads: tuple[bool, ...]
-    ) -> tuple[Graph, list[Rows], list[Rows]]:
-        """Record the graph of a batch. Returns it with its inputs and the rows to compute."""
+    def _record(self, batch: Batch, grads: tuple[bool, ...]) -> tuple[Graph, list[Rows], list[Rows]]:
+        """Record the graph of a batch, without values. Returns it with its inputs and the rows to compute."""
         config, layout, graph = self.config, batch.layout, Graph()
-        inputs = [graph.rows(value, grad=grad) for value, grad in zip(values, grads, strict=True)]
+        shapes = [batch.x.shape, *[s.shape[1:] for s in batch.states for _ in range(config.cells)]]
+        shapes += [mask.shape for mask in batch.masks]
+        inputs = [graph.rows(np.zeros(shape, np.float32), grad) for shape, grad in zip(shapes, grads, strict=True)]
         x, cells, masks = inputs[0], config.cells, inputs[1 + len(batch.states) * config.cells :]
         last: list[list[Rows]] = []
         directions = [layout.direction(backward) for backward in (False, True)[: config.directions]]
@@ -306,23 +307,29 @@ class Stack:
             outputs = []
             for side, direction in enumerate(directions):
                 k = layer * config.directions + side
-                kind = np.where(direction.before < 0, _FIRST, _STEP).astype(np.int8)
+                kind = (direction.before[:, 0] >= 0).view(np.int8)
                 given: dict[str, Any] = {"x": x}
                 if batch.states:
                     kind[direction.enters] = _ENTER
                     for s, name in enumerate(("h0", "c0")[: config.states]):
                         given[name] = inputs[1 + s * cells + k][layout.numbers]
                 states = graph.map(
-                    self._cells[k].cells, kind, direction.before.astype(np.int32), given, levels=direction.levels,
+                    self._cells[k].cells, kind, direction.before, given, levels=direction.levels,
                     state=[config.hidden_size] * config.states,
                 )  # fmt: skip
                 outputs.append(states[0])
                 last.append([state[direction.last] for state in states])
         return graph, inputs, [*outputs, *(of_cell[s] for s in range(config.states) for of_cell in last)]
 
-    def _values(self, batch: Batch) -> list[Float32]:
-        states = [state.numpy()[k] for state in batch.states for k in range(self.config.cells)]
-        return [batch.x.numpy(), *states, *(mask.numpy() for mask in batch.masks)]
+    def _values(self, batch: Batch) -> list[Any]:
+        """Return the addresses of the inputs of the graph."""
+        states = [at for state in batch.states for at in self._of_cells(state)]
+        return [batch.x.data_ptr(), *states, *(mask.data_ptr() for mask in batch.masks)]
+
+    def _of_cells(self, state: Any) -> Sequence[int]:
+        """Return the addresses of the cells' parts of a contiguous tensor (cells, batch, hidden_size)."""
+        at, cells = state.data_ptr(), self.config.cells
+        return (at,) if cells == 1 else range(at, at + state.nbytes, state.nbytes // cells)
 
     # ---- calls
 
@@ -374,8 +381,8 @@ class Stack:
                 self._take(weights)
             values = self._values(batch)
             replay = self._replay(batch, values, self._wanted(batch, grads), True)
-            into = [None if g is None else g.numpy()[k] for g in gstates for k in range(config.cells)]
-            out = [None if gx is None else gx.numpy(), *into, *(None for _ in batch.masks)]
+            into = [at for g in gstates for at in ([None] * config.cells if g is None else self._of_cells(g))]
+            out = [None if gx is None else gx.data_ptr(), *into, *(None for _ in batch.masks)]
             found = replay.backward(token.launch, values, self._pieces(layout, seeds), out)
         self._pass_on(layout, gstates, seeds[1:])
         return [gx, *gstates], [_tensor(g) for mine in self._cells for g in mine.gradients(found)]
@@ -391,17 +398,26 @@ class Stack:
                 gstate[:, empty] = seed[:, empty]
 
     def _pieces(self, layout: Layout, results: Sequence[Any]) -> list[Any]:
-        """Return the pieces of y and the final states, or of their gradients, in the order of the rows to compute."""
+        """Return the pieces of y and the final states, or of their gradients, as addresses or arrays, in the order of
+        the rows to compute."""
         y, *states = results
-        size = self.config.hidden_size
-        pieces = [None if y is None else y.numpy()[:, k * size : (k + 1) * size] for k in range(self.config.directions)]
+        directions, cells, size = self.config.directions, self.config.cells, self.config.hidden_size
+        if y is None:
+            pieces: list[Any] = [None] * directions
+        elif directions == 1:
+            pieces = [y.data_ptr()]
+        else:
+            pieces = [y.numpy()[:, :size], y.numpy()[:, size:]]
         for state in states:
-            for k in range(self.config.cells):
-                piece = None if state is None else state.numpy()[k]
-                pieces.append(piece if piece is None or layout.all_present else piece[layout.present])
+            if state is None:
+                pieces += [None] * cells
+            elif layout.all_present:
+                pieces += self._of_cells(state)
+            else:
+                pieces += [piece[layout.present] for piece in state.numpy()]
         return pieces
 
-    def _put_back(self, layout: Layout, states: Sequence[Any], pieces: Sequence[Float32]) -> None:
+    def _put_back(self, layout: Layout, states: Sequence[Any], pieces: Sequence[Any]) -> None:
         """Write the final states of the sequences with steps."""
         found = iter(pieces[self.config.directions :])
         for state in states:
@@ -423,12 +439,13 @@ def _tensor(gradient: Float32 | None) -> Any:
 _stacks: weakref.WeakValueDictionary[Config, Stack] = weakref.WeakValueDictionary()
 _making = threading.Lock()
 numbers = itertools.count()
+kinds: dict[str, type[Stack]] = {"cpu": Stack}  # by type of device
 
 
-def stack_for(config: Config, kind: type[Stack]) -> Stack:
+def stack_for(config: Config) -> Stack:
     """Return the stack of a configuration, which lives as long as somebody holds it."""
     with _making:
         found = _stacks.get(config)
-        if found is None:
-            found = _stacks[config] = kind(config)
+        if found is None or found.handle.pid != os.getpid():  # a forked child has none of its threads
+            found = _stacks[config] = kinds[config.device.partition(":")[0]](config)
         return found

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch.nn.utils.rnn import PackedSequence
 
 from vpps.errors import DtypeError, ShapeError
-from vpps.record.ranges import ragged, running_sum
+from vpps.record.ranges import running_sum
 
 Ints = NDArray[np.int64]
 
@@ -25,24 +25,24 @@ class Direction(NamedTuple):
     """One direction through the steps of a batch.
 
     Attributes:
-        before: (n,) row of the step before; -1 at the start of a sequence or of a piece of it.
+        before: (n, 1) row of the step before; -1 at the start of a sequence or of a piece of it.
         levels: (n,) number of steps before in the same piece.
         enters: (n,) True if the step before is the initial state.
         last: row of each sequence's last step, for the sequences with steps.
     """
 
-    before: Ints
-    levels: Ints
+    before: NDArray[np.int32]
+    levels: NDArray[np.int32]
     enters: NDArray[np.bool_]
-    last: Ints
+    last: NDArray[np.int32]
 
 
 class Layout:
     """Sequences whose steps are rows of a matrix.
 
     Args:
-        lengths: (batch,) number of steps of each sequence.
-        rows: (n,) rows of the steps, sequence by sequence; None if they are in this order.
+        lengths: (batch,) int64, number of steps of each sequence.
+        rows: (n,) int32, rows of the steps, sequence by sequence; None if they are in this order.
         cuts: (n,) True at each row whose state before is zero; None if no state is.
 
     Attributes:
@@ -50,7 +50,9 @@ class Layout:
         key: equal for equal layouts.
     """
 
-    def __init__(self, lengths: Ints, rows: Ints | None = None, cuts: NDArray[np.bool_] | None = None) -> None:
+    def __init__(
+        self, lengths: Ints, rows: NDArray[np.int32] | None = None, cuts: NDArray[np.bool_] | None = None
+    ) -> None:
         self.lengths, self.rows, self.cuts = lengths, rows, cuts
         self.n, self.batch = int(lengths.sum()), len(lengths)
         self.present = np.flatnonzero(lengths)
@@ -65,30 +67,34 @@ class Layout:
 
     def direction(self, backward: bool) -> Direction:
         """Return one direction. A cut separates the two steps beside it in both."""
-        rows = np.arange(self.n) if self.rows is None else self.rows
-        ends = running_sum(self.lengths)
-        firsts, lasts = ends[:-1][self.present], ends[1:][self.present] - 1
-        enters = np.zeros(self.n, np.bool_)
+        n, ends = self.n, running_sum(self.lengths)
+        firsts = ends[:-1].take(self.present)
+        enters = np.zeros(n, np.bool_)
         enters[firsts] = True
-        cuts = np.zeros(self.n, np.bool_) if self.cuts is None else self.cuts[rows]
-        begins = enters | cuts
+        rows = np.arange(n, dtype=np.int32) if self.rows is None else self.rows
+        ending = ends[1:].take(self.present) - 1
+        begins = enters if self.cuts is None else enters | self.cuts[rows]
         if backward:  # each piece begins at its other end
             enters, begins = (np.append(flags[1:], True)[::-1] for flags in (enters, begins))
-            rows, lasts = rows[::-1], self.n - 1 - firsts
-        else:
-            enters &= ~cuts
-        at = np.flatnonzero(begins)
-        levels = np.arange(self.n) - at.repeat(np.diff(np.append(at, self.n)))
-        before = np.where(begins, -1, np.roll(rows, 1))
-        before, levels, enters = (_placed(a, rows) for a in (before, levels, enters))
-        return Direction(before, levels, enters, rows[lasts])
+            rows, ending = rows[::-1], n - 1 - firsts
+        elif self.cuts is not None:
+            enters = enters & ~self.cuts[rows]
+        at = np.flatnonzero(begins).astype(np.int32)
+        levels = np.arange(n, dtype=np.int32)
+        before = np.empty(n, np.int32)
+        before[1:] = rows[:-1]
+        before[at] = -1
+        levels -= at.repeat(np.diff(at, append=np.int32(n)))
+        if self.rows is not None or backward:
+            before, levels, enters = (_placed(a, rows) for a in (before, levels, enters))
+        return Direction(before[:, None], levels, enters, rows.take(ending))
 
     def with_cuts(self, cuts: NDArray[np.bool_] | None) -> Layout:
         """Return the layout with cuts. Cuts that change nothing are dropped."""
         return self if cuts is None or not cuts.any() else Layout(self.lengths, self.rows, cuts)
 
 
-def _placed(values: Any, rows: Ints) -> Any:
+def _placed(values: Any, rows: Any) -> Any:
     found = np.empty_like(values)
     found[rows] = values
     return found
@@ -121,18 +127,22 @@ def equal_layout(batch: int, steps: int, batch_first: bool) -> Layout:
     if found is None:
         if len(_equal) > 64:
             _equal.clear()
-        rows = None if batch_first or batch == 1 else np.arange(batch * steps).reshape(steps, batch).T.reshape(-1)
+        in_order = batch_first or batch == 1
+        rows = None if in_order else np.arange(batch * steps, dtype=np.int32).reshape(steps, batch).T.ravel()
         found = _equal[batch, steps, batch_first] = Layout(np.full(batch, steps), rows)
     return found
 
 
 def packed_layout(batch_sizes: Ints) -> Layout:
     """Return the layout of a PackedSequence with these batch sizes."""
-    batch = int(batch_sizes[0])
-    lengths = (batch_sizes[:, None] > np.arange(batch)).sum(0)
-    begins = running_sum(batch_sizes)
-    steps = ragged(np.zeros(batch, np.int64), lengths, running_sum(lengths))
-    return Layout(lengths, begins[steps] + np.arange(batch).repeat(lengths))
+    batch, steps = int(batch_sizes[0]), len(batch_sizes)
+    # Sequences are in the order of their lengths: a step ends as many of them as the next one has less.
+    ends = batch_sizes - np.append(batch_sizes[1:], 0)
+    lengths = np.arange(steps, 0, -1).repeat(ends[::-1])
+    offsets = running_sum(lengths)
+    rows = running_sum(batch_sizes).take(np.arange(offsets[-1]) - offsets[:-1].repeat(lengths))
+    rows += np.arange(batch).repeat(lengths)
+    return Layout(lengths, rows.astype(np.int32))
 
 
 def sequences(given: Any, resets: Any, batch_first: bool, width: int, what: str) -> Sequences:

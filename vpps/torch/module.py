@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import pkgutil
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -11,6 +12,7 @@ import torch
 from torch.autograd.forward_ad import unpack_dual
 from torch.nn.parallel import DistributedDataParallel
 
+import vpps
 from vpps.engine.options import check_loss
 from vpps.errors import GraphError, HandleError, ModelError, NoGradientError
 from vpps.graph.graph import Graph
@@ -45,10 +47,13 @@ def not_compiled(function: Callable[..., Any]) -> Any:
         return torch.compiler.disable(function)
 
 
-# Inside compiled functions, recording runs as plain Python, too, because it copies tensors.
+# Inside compiled functions, recording runs as plain Python, too, because it copies tensors. Only recurrent layers are
+# traced.
 _rules: Any = getattr(getattr(torch, "_dynamo", None), "trace_rules", None)
 if hasattr(_rules, "add"):
-    _rules.add("vpps")
+    for _part in pkgutil.iter_modules(vpps.__path__):
+        if _part.name != "torch":
+            _rules.add(f"vpps.{_part.name}")
 
 
 class Module(Holder):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from vpps.errors import GraphError, ModelError, ShapeError
+from vpps.torch import compiled
 from vpps.torch.chains import Batch, Config, Grads, Stack, numbers, stack_for
 from vpps.torch.function import dense_seed, first_order_only
 from vpps.torch.layouts import Layout, Sequences, equal_layout, sequences
-from vpps.torch.on_device import DeviceStack
 
 
 class _Call(NamedTuple):
@@ -24,7 +25,7 @@ class _Call(NamedTuple):
 
     def batch(self, tensors: Sequence[Any]) -> Batch:
         """Return the inputs without the weights."""
-        x, *others = (t.detach().contiguous() for t in tensors[: 1 + self.n_states + self.n_masks])
+        x, *others = (t.contiguous() for t in tensors[: 1 + self.n_states + self.n_masks])
         return Batch(x, self.layout, tuple(others[: self.n_states]), tuple(others[self.n_states :]))
 
     def weights(self, tensors: Sequence[Any]) -> Sequence[Any]:
@@ -49,7 +50,7 @@ class _StackFunction(torch.autograd.Function):
     def backward(ctx: Any, *seeds: Any) -> Any:
         call, grads, token = ctx.call
         tensors = ctx.saved_tensors
-        given = [None if s is None else dense_seed(s) for s in seeds]
+        given = [None if s is None else dense_seed(s).contiguous() for s in seeds]
         inputs, of_weights = call.stack.backward(call.batch(tensors), call.weights(tensors), grads, token, given)
         found = [*inputs, *[None] * call.n_masks, *of_weights]
         return None, *first_order_only(found, [*tensors, *seeds])
@@ -61,20 +62,32 @@ class _Recurrent(torch.nn.Module):
     mode: str
     _weight_names: list[str]
 
-    def _computed(self, x: Any, layout: Layout, states: list[Any]) -> list[Any]:
-        """Return y (n, width) and the final states (cells, batch, hidden_size)."""
-        weights = [getattr(self, name) for name in self._weight_names]
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._number = next(numbers)
+
+    def _computed(self, x: Any, layout: Any, states: list[Any]) -> list[Any]:
+        """Return y (n, width) and the final states (cells, batch, hidden_size).
+
+        Args:
+            layout: a Layout, or a TracedLayout in compiled code.
+        """
+        weights = self._weights()
         dtype = weights[0].dtype
-        self._check(x, states, weights)
+        self._check(x, states, weights[0])
         if dtype != torch.float32 or x.dtype != torch.float32:
             x, *states = (t.float() for t in (x, *states))
             weights = [w.float() for w in weights]
-        if torch.is_autocast_enabled(x.device.type):
+        if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(x.device.type):
             dtype = torch.get_autocast_dtype(x.device.type)
         masks = self._masks(layout)
+        if torch.compiler.is_compiling():
+            config = self._config(_frozen(weights), str(x.device), self._number)
+            found = compiled.call(config, layout, x, states, masks, weights)
+            return found if dtype == torch.float32 else [t.to(dtype) for t in found]
         tensors = (x, *states, *masks, *weights)
         learns = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-        frozen = tuple(k for k, w in enumerate(weights) if not w.requires_grad) if learns else None
+        frozen = _frozen(weights) if learns else None
         call = _Call(self._stack_for(x, frozen), layout, len(states), len(masks))
         if learns:
             found = list(_StackFunction.apply(call, *tensors))
@@ -82,30 +95,42 @@ class _Recurrent(torch.nn.Module):
             found = call.stack.forward(call.batch(tensors), weights, None)[0]
         return found if dtype == torch.float32 else [t.to(dtype) for t in found]
 
-    def _check(self, x: Any, states: list[Any], weights: list[Any]) -> None:
+    def _weights(self) -> list[Any]:
+        """Return the weights in PyTorch's order."""
+        try:
+            return [self._parameters[name] for name in self._weight_names]
+        except KeyError:  # computed weights, such as those of weight_norm
+            return [getattr(self, name) for name in self._weight_names]
+
+    def _check(self, x: Any, states: list[Any], weight: Any) -> None:
         """Raise an error unless tensors fit together and can be computed."""
-        what = type(self).__name__
-        dtype, device = weights[0].dtype, weights[0].device
+        dtype, device = weight.dtype, weight.device
+        for tensor in (x, *states):
+            if tensor.device != device or tensor.dtype != dtype:
+                self._refuse_mixture(tensor, weight)
         if dtype not in _DTYPES:
+            what = type(self).__name__
             raise ModelError(
                 f"vpps.torch.{what} computes in float32, not {dtype}: use .float(), or torch.nn.{what} for this type"
             )
-        autocast = torch.is_autocast_enabled(x.device.type)
-        for name, tensor in (("input", x), *zip(("h0", "c0"), states, strict=False)):
-            if tensor.device != device:
-                raise ModelError(f"vpps.torch.{what}: {name} is on {tensor.device}, the weights are on {device}")
-            if tensor.dtype != dtype and not (autocast and tensor.dtype in _DTYPES):
-                raise ModelError(
-                    f"vpps.torch.{what}: {name} has dtype {tensor.dtype}, the weights have {dtype}: convert one of them"
-                )
-        if device.type not in ("cpu", "cuda"):
-            raise ModelError(
-                f"vpps.torch.{what}: no target computes on device {device}; move the module to cpu or cuda"
-            )
+        if torch.compiler.is_compiling():
+            compiled.refuse_export(type(self).__name__)
+            return
         if torch.jit.is_tracing() or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
             raise GraphError(
-                f"vpps.torch.{what}: torch.jit.trace, make_fx and torch.export cannot keep a launch of vpps in a "
-                f"program; load the state_dict into torch.nn.{what} to export it"
+                f"vpps.torch.{type(self).__name__}: torch.jit.trace and make_fx cannot keep a launch of vpps in a "
+                "program; use torch.compile"
+            )
+
+    def _refuse_mixture(self, tensor: Any, weight: Any) -> None:
+        """Raise ModelError unless autocast is on, which mixes types."""
+        what = type(self).__name__
+        if tensor.device != weight.device:
+            raise ModelError(f"vpps.torch.{what}: the weights are on {weight.device}, an input is on {tensor.device}")
+        if not (torch.is_autocast_enabled(tensor.device.type) and tensor.dtype in _DTYPES):
+            raise ModelError(
+                f"vpps.torch.{what}: the weights have dtype {weight.dtype}, an input has {tensor.dtype}: convert one "
+                "of them"
             )
 
     def _masks(self, layout: Layout) -> list[Any]:
@@ -117,15 +142,18 @@ class _Recurrent(torch.nn.Module):
 
     def _stack_for(self, x: Any, frozen: tuple[int, ...] | None) -> Stack:
         """Return the stack; `frozen` are the weights without gradients, None if gradients are not needed."""
-        device = str(x.device)
-        kept: Stack | None = self.__dict__.get("_stack")
-        if kept is not None and kept.config.device == device and frozen in (None, kept.config.frozen):
-            return kept
-        number = next(numbers) if kept is None else kept.config.number
-        kind = DeviceStack if x.device.type == "cuda" else Stack
-        kept = stack_for(self._config(frozen or (), device, number), kind)
-        self.__dict__["_stack"] = kept
-        return kept
+        kept: tuple[Any, Stack] | None = self.__dict__.get("_stack")
+        if kept is not None and kept[0] == x.device and frozen in (None, kept[1].config.frozen):
+            stack = kept[1]
+            if stack.handle.pid == os.getpid():
+                return stack
+        if x.device.type not in ("cpu", "cuda"):
+            raise ModelError(
+                f"vpps.torch.{type(self).__name__}: nothing computes on device {x.device}; use cpu or cuda"
+            )
+        stack = stack_for(self._config(frozen or (), str(x.device), self._number))
+        self.__dict__["_stack"] = x.device, stack
+        return stack
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the stack: copies make their own."""
@@ -133,15 +161,24 @@ class _Recurrent(torch.nn.Module):
         state.pop("_stack", None)
         return state
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._number = next(numbers)
+
+
+def _frozen(weights: Sequence[Any]) -> tuple[int, ...]:
+    """Return the numbers of the weights that need no gradient."""
+    return tuple(k for k, w in enumerate(weights) if not w.requires_grad)
+
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-class _Layers(_Recurrent):
-    """Common part of LSTM, GRU and RNN, in front of torch.nn's class."""
+class _Layers(_Recurrent, torch.nn.RNNBase):
+    """Common part of LSTM, GRU and RNN. Dynamo would refuse subclasses of torch.nn.LSTM itself."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, mode: str, *args: Any, **options: Any) -> None:
+        super().__init__(mode, *args, **options)
         if self.proj_size:
             raise ModelError(
                 f"vpps.torch.{type(self).__name__}(proj_size={self.proj_size}): there are no projections; use "
@@ -184,7 +221,11 @@ class _Layers(_Recurrent):
         Raises:
             ShapeError, DtypeError, ModelError: the arguments do not fit.
         """
-        found = sequences(input, resets, self.batch_first, self.input_size, type(self).__name__)
+        what = type(self).__name__
+        if torch.compiler.is_compiling():
+            found = compiled.traced_sequences(input, resets, self.batch_first, what)
+        else:
+            found = sequences(input, resets, self.batch_first, self.input_size, what)
         y, *final = self._computed(found.x, found.layout, self._initial(hx, found))
         if found.order is not None:
             final = [s.index_select(1, found.order[1]) for s in final]
@@ -208,7 +249,7 @@ class _Layers(_Recurrent):
         return states if given.order is None else [s.index_select(1, given.order[0]) for s in states]
 
 
-class LSTM(_Layers, torch.nn.LSTM):
+class LSTM(_Layers):
     """torch.nn.LSTM for sequences of any length: constructor, call, weights and `state_dict` are the same.
 
         lstm = vpps.torch.LSTM(64, 128, num_layers=2, bidirectional=True)
@@ -224,13 +265,32 @@ class LSTM(_Layers, torch.nn.LSTM):
     PyTorch, and writes of most elements through `weight.data` or NumPy.
     """
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__("LSTM", *args, **options)
 
-class GRU(_Layers, torch.nn.GRU):
+
+class GRU(_Layers):
     """torch.nn.GRU for sequences of any length; see `LSTM`."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__("GRU", *args, **options)
 
-class RNN(_Layers, torch.nn.RNN):
-    """torch.nn.RNN for sequences of any length, with tanh or relu; see `LSTM`."""
+
+class RNN(_Layers):
+    """torch.nn.RNN for sequences of any length; see `LSTM`.
+
+    Args:
+        nonlinearity: "tanh" or "relu".
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh", *args: Any,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"RNN(nonlinearity={nonlinearity!r}): expected 'tanh' or 'relu'")
+        self.nonlinearity = nonlinearity
+        super().__init__(f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, *args, **options)
 
 
 class _Cell(_Recurrent):
@@ -256,7 +316,8 @@ class _Cell(_Recurrent):
                 raise ShapeError(f"{what}: the state has shape {tuple(s.shape)}; expected {shape}")
         batch = len(x) if x.dim() == 2 else 1
         given = [s.reshape(1, batch, -1) for s in states]
-        _, *final = self._computed(x.reshape(batch, -1), equal_layout(batch, 1, True), given)
+        layout = compiled.one_step(batch) if torch.compiler.is_compiling() else equal_layout(batch, 1, True)
+        _, *final = self._computed(x.reshape(batch, -1), layout, given)
         return [s.reshape(shape) for s in final]
 
 

@@ -32,40 +32,27 @@ GONE: dict[str, Callable[[vpps.Expression], vpps.Expression]] = {
 }
 
 SIMPLER: dict[str, tuple[Callable[[vpps.Expression], vpps.Expression], list[str]]] = {
-    "-(x * 3)": (lambda x: -(x * 3), ["scale"]),
-    "(-x) * 3": (lambda x: -x * 3, ["scale"]),
-    "x * -1 * ...": (lambda x: -(-x * 3), ["scale"]),
-    "y - -x": (lambda x: vpps.tanh(x) - -x, ["tanh", "add"]),
-    "-x + y": (lambda x: -x + vpps.tanh(x), ["tanh", "sub"]),
-    "y + -x": (lambda x: vpps.tanh(x) + -x, ["tanh", "sub"]),
-    "-x * -y": (lambda x: -x * -vpps.tanh(x), ["tanh", "mul"]),
-    "x * x": (lambda x: x * x, ["square"]),
-    "-x * -x": (lambda x: -x * -x, ["square"]),
-    "|-x|": (lambda x: vpps.abs(-x), ["abs"]),
-    "||x||": (lambda x: vpps.abs(vpps.abs(x)), ["abs"]),
-    "|x|^2": (lambda x: vpps.abs(x) ** 2, ["square"]),
-    "relu relu": (lambda x: vpps.relu(vpps.relu(x)), ["relu"]),
-    "slice of slice": (lambda x: x[2:10][1:4], ["slice"]),
+    "-(x * 3)": (lambda x: -(x * 3), ["scale"]), "(-x) * 3": (lambda x: -x * 3, ["scale"]),
+    "x * -1 * ...": (lambda x: -(-x * 3), ["scale"]), "y - -x": (lambda x: vpps.tanh(x) - -x, ["tanh", "add"]),
+    "-x + y": (lambda x: -x + vpps.tanh(x), ["tanh", "sub"]), "y + -x": (lambda x: vpps.tanh(x) + -x, ["tanh", "sub"]),
+    "-x * -y": (lambda x: -x * -vpps.tanh(x), ["tanh", "mul"]), "x * x": (lambda x: x * x, ["square"]),
+    "-x * -x": (lambda x: -x * -x, ["square"]), "|-x|": (lambda x: vpps.abs(-x), ["abs"]),
+    "||x||": (lambda x: vpps.abs(vpps.abs(x)), ["abs"]), "|x|^2": (lambda x: vpps.abs(x) ** 2, ["square"]),
+    "relu relu": (lambda x: vpps.relu(vpps.relu(x)), ["relu"]), "slice of slice": (lambda x: x[2:10][1:4], ["slice"]),
     "element of slice": (lambda x: x[2:10][3], ["slice"]),
     "slice of a part": (lambda x: vpps.concat([vpps.tanh(x), x])[H + 2 : H + 5], ["slice"]),
     "neighbours": (lambda x: vpps.concat([x[2:4], x[4:9]]), ["slice"]),
     "two splits": (lambda x: vpps.concat([*vpps.split(x, 2), *vpps.split(x, 3)]), ["concat"]),
     "three shapes": (lambda x: vpps.reshape(vpps.reshape(x, (3, 4)), (4, 3)), ["reshape"]),
-}
+}  # fmt: skip
 
 LEFT: dict[str, Callable[[vpps.Expression], vpps.Expression]] = {
-    "x + 0": lambda x: x + 0,
-    "x * a * b": lambda x: x * 3 * 0.7,
-    "x + a + b": lambda x: x + 3 + 0.7,
-    "x - x": lambda x: x - x,
-    "0 * x": lambda x: x * 0,
-    "other order": lambda x: vpps.concat([x[6:], x[:6]]),
-    "gap": lambda x: vpps.concat([x[:4], x[5:]]),
-    "one transpose": lambda x: vpps.reshape(vpps.reshape(x, (3, 4)).T, H),
-    "across parts": lambda x: vpps.concat([vpps.tanh(x), x])[H - 2 : H + 2],
-    "stopped": lambda x: vpps.stop_gradient(x),
+    "x + 0": lambda x: x + 0, "x * a * b": lambda x: x * 3 * 0.7, "x + a + b": lambda x: x + 3 + 0.7,
+    "x - x": lambda x: x - x, "0 * x": lambda x: x * 0, "other order": lambda x: vpps.concat([x[6:], x[:6]]),
+    "gap": lambda x: vpps.concat([x[:4], x[5:]]), "one transpose": lambda x: vpps.reshape(vpps.reshape(x, (3, 4)).T, H),
+    "across parts": lambda x: vpps.concat([vpps.tanh(x), x])[H - 2 : H + 2], "stopped": lambda x: vpps.stop_gradient(x),
     "max(x, x)": lambda x: vpps.maximum(x, x),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GONE)

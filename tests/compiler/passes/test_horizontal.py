@@ -18,13 +18,7 @@ from safetensors.numpy import load_file
 
 import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
-from tests.compiler.passes.cells import (
-    NONE,
-    assert_passes_agree,
-    notes,
-    operations,
-    traced,
-)
+from tests.compiler.passes.cells import NONE, assert_passes_agree, notes, operations, traced
 from tests.interruptions import interrupted
 from tests.model.test_checkpoint import rewrite
 from tests.planner.test_random_graphs import examples
@@ -99,20 +93,12 @@ def test_gates_are_stacked_with_their_biases():
 ALL = "A @ x + B @ x + C @ x"
 BIASED = "vpps.tanh(A @ x + a) * (b + B @ x)"
 STACKED: list[tuple[list[str], list[str]]] = [
-    ([ALL], ["A+B+C"]),
-    (["A @ x, D @ x"], []),
-    (["A @ x, T @ x"], []),
-    (["A @ x, G @ x"], []),
-    ([ALL, "C @ x"], ["A+B"]),
-    (["A @ y + B @ y, C @ x", ALL], ["A+B"]),
-    ([ALL, "A @ x, B @ y"], []),
-    (["A @ x + (B @ x) * (A @ x)"], []),
-    ([ALL, "(A @ vpps.reshape(vpps.concat([x, y]), (8, 2)))[0]"], ["B+C"]),
-    ([BIASED], ["A+B", "a+b"]),
-    ([BIASED, "x * a"], ["A+B"]),
-    ([BIASED, "vpps.tanh(A @ x + b) * (B @ x + a)"], ["A+B"]),
+    ([ALL], ["A+B+C"]), (["A @ x, D @ x"], []), (["A @ x, T @ x"], []), (["A @ x, G @ x"], []),
+    ([ALL, "C @ x"], ["A+B"]), (["A @ y + B @ y, C @ x", ALL], ["A+B"]), ([ALL, "A @ x, B @ y"], []),
+    (["A @ x + (B @ x) * (A @ x)"], []), ([ALL, "(A @ vpps.reshape(vpps.concat([x, y]), (8, 2)))[0]"], ["B+C"]),
+    ([BIASED], ["A+B", "a+b"]), ([BIASED, "x * a"], ["A+B"]), ([BIASED, "vpps.tanh(A @ x + b) * (B @ x + a)"], ["A+B"]),
     (["vpps.tanh(A @ x + a) * (B @ x + a)"], ["A+B"]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("cells, names", STACKED)
@@ -402,10 +388,7 @@ def test_cells_that_differ_in_a_number_alone():
         y, z = vpps.cell(lambda x: ((A @ x) * s + a, (B @ x) * t + b))(graph.input(np.arange(8.0)))
         return graph, vpps.sum(y * z)
 
-    with (
-        vpps.Handle(model, target="cpu", passes=ON) as handle,
-        vpps.Handle(model, train=False, passes=OFF) as plain,
-    ):
+    with vpps.Handle(model, target="cpu", passes=ON) as handle, vpps.Handle(model, train=False, passes=OFF) as plain:
         for s, t, names in ((2.0, 2.0, ["A+B", "a+b"]), (2.0, 3.0, ["A+B"]), (5.0, 5.0, ["A+B"])):
             graph, loss = build(s, t)
             assert handle.gradients(graph, loss)[0] == plain.forward(graph, [loss])[0]

@@ -11,28 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vpps.data import (
-    GraphBatch,
-    GraphSet,
-    SpelledSentences,
-    graphs_of_stream,
-    graphs_of_text,
-    graphs_of_trees,
-    load_treebank,
-    read_columns,
-    read_conllu,
-    read_constituents,
-    read_jsonl,
-    read_lattices,
-    read_parallel,
-    read_stream,
-    read_tagged,
-    read_text,
-    read_treebank,
-    read_trees,
-    synthetic_treebank,
-)
+from vpps.data import GraphBatch, GraphSet, SpelledSentences, read_parallel, synthetic_treebank
 from vpps.data.lines import LinePart
+from vpps.data.readers.conll import read_columns, read_conllu
+from vpps.data.readers.jsonlines import read_jsonl
+from vpps.data.readers.lattice import read_lattices
+from vpps.data.readers.sentences import graphs_of_stream, graphs_of_text, read_stream, read_tagged, read_text
+from vpps.data.readers.trees import graphs_of_trees, read_constituents, read_treebank
+from vpps.data.treebank import load_treebank, read_trees
 from vpps.errors import DataError
 
 pytestmark = pytest.mark.host

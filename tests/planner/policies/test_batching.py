@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.planner.policies.typed import (
-    PREFERENCES,
-    Remaining,
-    by_definition,
-    by_machine,
-    figure_1,
-    shortest,
-    typed_graphs,
-)  # fmt: skip
+from tests.planner.policies import typed
+from tests.planner.policies.typed import PREFERENCES, Remaining, by_definition, by_machine, figure_1, typed_graphs
 from vpps.errors import ScriptError
 from vpps.model.learned_policy import ENCODINGS, Automaton, Encoding
 from vpps.planner.native.policy_table import POLICIES
@@ -82,7 +75,7 @@ def test_what_is_no_policy_or_machine_is_refused() -> None:
 @settings(max_examples=40, deadline=None)
 @given(graph=typed_graphs(most=9, most_types=3))
 def test_no_sequence_is_shorter_than_the_lower_bound(graph: TypedGraph) -> None:
-    best, whole = shortest(graph), Remaining(graph)
+    best, whole = typed.shortest(graph), Remaining(graph)
     assert lower_bound(graph) == sum(whole.depth(a) for a in range(graph.n_types)) <= best
     assert all(best <= len(batches(graph, policy).sequence) for policy in POLICIES)
 
@@ -92,4 +85,4 @@ def test_the_tree_of_the_paper() -> None:
     graph = figure_1()
     assert batches(graph, "depth").n_steps == 9
     assert len(batches(graph, "agenda").sequence) == 7
-    assert len(batches(graph, "sufficient").sequence) == shortest(graph) == lower_bound(graph) == 6
+    assert len(batches(graph, "sufficient").sequence) == typed.shortest(graph) == lower_bound(graph) == 6

@@ -22,15 +22,10 @@ QUICK = LearningSettings(trials=60)
 
 # Batches, stages, states and a checksum, by encoding and phases. Those with one phase were learned by a Python version.
 FIRST_VERSION = {
-    ("base", 1): (45, 35, 7, 1585116699),
-    ("base", 3): (40, 34, 21, 501232257),
-    ("max", 1): (42, 36, 12, 3826588443),
-    ("max", 3): (39, 34, 33, 3390511176),
-    ("sort", 1): (39, 35, 11, 3601815989),
-    ("sort", 3): (39, 31, 23, 3746826422),
-    ("critical", 1): (33, 30, 13, 3357687277),
-    ("critical", 3): (33, 30, 23, 3559878651),
-}
+    ("base", 1): (45, 35, 7, 1585116699), ("base", 3): (40, 34, 21, 501232257), ("max", 1): (42, 36, 12, 3826588443),
+    ("max", 3): (39, 34, 33, 3390511176), ("sort", 1): (39, 35, 11, 3601815989), ("sort", 3): (39, 31, 23, 3746826422),
+    ("critical", 1): (33, 30, 13, 3357687277), ("critical", 3): (33, 30, 23, 3559878651),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind, phases", FIRST_VERSION)
