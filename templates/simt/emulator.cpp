@@ -227,7 +227,6 @@ void simt_copy_wait(unsigned newest)
 }
 
 // ---- accesses, as reported by the compiler
-static bool reports_accesses;  // set by compiler-generated code when the library is loaded
 
 extern "C" {
 
@@ -244,7 +243,7 @@ SIMT_ACCESS(16)
 
 void __tsan_read_range(void* p, size_t bytes) { touch<false>((uintptr_t)p, (uint32_t)bytes); }
 void __tsan_write_range(void* p, size_t bytes) { touch<true>((uintptr_t)p, (uint32_t)bytes); }
-void __tsan_init() { reports_accesses = true; }
+void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_vptr_update(void**, void*) {}
@@ -375,9 +374,6 @@ static void begin_time(bool races)
 
 extern "C" {
 #pragma GCC visibility push(default)
-
-// Returns true if the kernel was compiled to report its accesses.
-int vpps_simt_sees_races() { return reports_accesses; }
 
 // Runs a launch to its end. Returns the number of findings, or -1 if the system has no more memory.
 int vpps_simt_run(const SimtRequest* request)

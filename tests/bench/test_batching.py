@@ -14,7 +14,7 @@ from batching_whole import Learner, by, by_depth, encodings, typed, within
 from edbatch_graphs import Vertices
 
 from vpps.data import GraphSet, graphs_of_trees, synthetic_lattices, synthetic_treebank
-from vpps.planner.native.typed_graphs import LearningSettings, lower_bound
+from vpps.planner.native.typed_graphs import LearningSettings, learn
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,7 +64,7 @@ def test_edges_lead_from_type_to_type(network: Callable[[Any], Vertices], graphs
 @pytest.mark.host
 def test_trees_are_batched_at_the_bound_but_for_depth_and_agenda(trees: GraphSet) -> None:
     graph = typed(edbatch_graphs.trees(trees[:16]))
-    bound = lower_bound(graph)
+    bound = learn(graph, LearningSettings(trials=0)).lower_bound
     assert bound == 1 + int(trees[:16].levels.max()) + 3
     learner = Learner(typed(edbatch_graphs.trees(trees[16:])), LearningSettings(trials=100))
     assert by("sufficient")(graph).batches == bound
@@ -82,5 +82,5 @@ def test_a_machine_is_learned_once_and_counts_what_it_does_not_know(lattices: Gr
     found = learner.whole(encoding)(graph)
     assert found == learner.whole(encoding)(graph)
     assert len(learner.learned) == 1
-    assert lower_bound(graph) <= found.batches
+    assert learn(graph, LearningSettings(trials=0)).lower_bound <= found.batches
     assert found.unseen > 0  # the graph is larger, and trials were few

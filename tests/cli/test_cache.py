@@ -51,9 +51,9 @@ class TestList:
         done = subprocess.run([*MAIN, "list"], capture_output=True, text=True, check=False, timeout=120)
         assert (done.returncode, done.stderr) == (0, "")
         assert "\x1b" not in done.stdout
-        summary, header, *lines = done.stdout.splitlines()
+        summary, header, _, *lines = done.stdout.splitlines()
         size = sum(path.stat().st_size for path in (folder / "kernels").glob("*/*"))
-        assert summary == f"{folder}: 3 entries, {size} B of 1.07 GB"
+        assert summary == f"{folder}: 3 entries, {size} B of 1024 MiB"
         assert header.split() == "kind made for compiler size last used".split()
         assert {line.split("  ")[0]: line.split()[-1] for line in lines} == {
             "unknown": "s",

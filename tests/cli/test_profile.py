@@ -78,7 +78,7 @@ class TestOnCpu:
     def test_measures_prints_and_keeps(self, profile: Profile, choices: Path) -> None:
         result = profile(WORKLOAD, "--target", "cpu", "--batch-size", "2")
         assert result.exit_code == 0, result.output
-        title, headings, *rows, best = result.stdout.splitlines()
+        title, headings, _, *rows, best = result.stdout.splitlines()
         assert title.startswith(f"{WORKLOAD}, batches of 2, training on cpu: ")
         assert headings.split() == ["configuration", "ms/batch", "x", "default"]
         assert [row.startswith("->") for row in rows] == [True, False, False, False]

@@ -10,8 +10,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from vpps.engine.timeline import HostSpan, Timeline
+from vpps.planner.native.interface import PHASES
 from vpps.planner.plan import Plan
-from vpps.planner.sections import Phase, Section, Stream
+from vpps.planner.sections import Section, Stream
 from vpps.runtime.recording import RECORD, Recording
 from vpps.script.encode import barrier, encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC
@@ -50,14 +51,14 @@ def made_timeline(
     entry = HEADER_WORDS + n_vps
     stream, chunks = Stream(0, []), [plain([MAGIC, n_vps, 1, 0] + [entry] * n_vps)]
 
-    def add(words: np.ndarray[Any, Any], first: int, phase: str, during: Phase) -> None:
+    def add(words: np.ndarray[Any, Any], first: int, phase: str, during: str) -> None:
         stream.sections.append(Section(stream.words, None, None, first, phase, during))
         stream.words += len(words)
         chunks.append(words)
 
     places: list[tuple[int, int]] = []  # (position of the instruction, position of the barrier after it)
     for step in range(steps):
-        during = list(Phase)[step * len(Phase) // steps]
+        during = PHASES[step * len(PHASES) // steps]
         at = stream.words
         add(fill, 0, f"zero of 'p{step}'", during)
         if step < steps - 1:

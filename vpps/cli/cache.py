@@ -9,7 +9,7 @@ from functools import partial
 import typer
 
 import vpps
-from vpps.cli.console import Version, app_named, bytes_text, exit_codes, plain_console, table_of
+from vpps.cli.console import Version, app_named, exit_codes, plain_console
 from vpps.cli.inspected import AnyWorkload, Arch, BatchSize, Target, Train, Vps, chosen_target, examples
 from vpps.cli.options import AUTO_TARGET
 from vpps.cli.streams import run_program
@@ -19,7 +19,7 @@ from vpps.kernel.cache import Label, entries, eviction, places
 from vpps.kernel.cache.entries import Usage
 from vpps.locks import sweep
 from vpps.targets import TARGETS
-from vpps.text import counted
+from vpps.text import counted, in_bytes, table
 
 PROGRAM = "vpps-cache"
 
@@ -36,13 +36,12 @@ def list_() -> None:
     """Show path, size and limit of the cache, then kind, size and last use of every entry."""
     with exit_codes(PROGRAM):
         found, most = _stored(), eviction.limit()
-        size = bytes_text(sum(usage.size for usage in found))
-        limit = f" of {bytes_text(most)}" if most else ""
+        size = in_bytes(sum(usage.size for usage in found))
+        limit = f" of {in_bytes(most)}" if most else ""
         print(f"{places.configured()}: {counted(len(found), 'entry', 'entries')}, {size}{limit}")
         if found:
-            text = ("kind", "made for", "compiler")
             rows = map(_row, sorted(found, key=lambda usage: -usage.used))
-            plain_console().print(table_of((*text, "size", "last used"), rows, left=text))
+            print("\n".join(table(("kind", "made for", "compiler", "size", "last used"), rows, (0, 1, 2))))
 
 
 @app.command(**examples(f"{PROGRAM} clear"))
@@ -55,7 +54,7 @@ def clear() -> None:
                 raise CompileError(f"{usage.folder} cannot be removed: is {usage.folder.parent} read-only?")
         for place in places.usable(create=False):
             sweep(place)
-        print(f"removed {counted(len(found), 'entry', 'entries')}, {bytes_text(sum(usage.size for usage in found))}")
+        print(f"removed {counted(len(found), 'entry', 'entries')}, {in_bytes(sum(usage.size for usage in found))}")
 
 
 @app.command(
@@ -131,7 +130,7 @@ def _stored() -> list[Usage]:
 def _row(usage: Usage) -> tuple[str, ...]:
     entry = entries.read(usage.folder)
     label = Label("unknown") if entry is None else entry.label
-    return label.kind, label.made_for, label.compiler, bytes_text(usage.size), _ago(usage.used)
+    return label.kind, label.made_for, label.compiler, in_bytes(usage.size), _ago(usage.used)
 
 
 def _ago(moment: float) -> str:

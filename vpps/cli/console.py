@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console, JustifyMethod
-from rich.table import Table
+from rich.console import Console
 from typer.core import TyperGroup
 
 from vpps._version import __version__
@@ -52,32 +51,6 @@ def plain_console(quiet: bool = False) -> Console:
     """
     width, terminal = (None, None) if sys.stdout.isatty() else (PIPE_WIDTH, False)
     return Console(force_terminal=terminal, width=width, highlight=False, markup=False, emoji=False, quiet=quiet)
-
-
-def table_of(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str] = ()) -> Table:
-    """Return a table without borders.
-
-    Args:
-        headings: column headings.
-        rows: cells of each row.
-        left: headings of left-aligned columns; other columns hold numbers and align right.
-    """
-    table = Table(box=None, pad_edge=False)
-    for name in headings:
-        justify: JustifyMethod = "left" if name in left else "right"
-        table.add_column(name, justify=justify)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def bytes_text(count: float) -> str:
-    """Format a number of bytes with three digits, such as "413 KB"."""
-    units = iter(("B", "KB", "MB", "GB"))
-    unit = next(units)
-    while count >= 1000 and unit != "GB":
-        count, unit = count / 1000, next(units)
-    return f"{count:.3g} {unit}"
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from vpps.cli.console import Version, app_named, bytes_text, exit_codes, plain_console
+from vpps.cli.console import Version, app_named, exit_codes, plain_console
 from vpps.cli.streams import run_program
 from vpps.data import (
     GraphSet,
@@ -30,7 +30,7 @@ from vpps.data import (
 )
 from vpps.data.statistics import Spread
 from vpps.errors import DataError
-from vpps.text import counted
+from vpps.text import counted, in_bytes
 
 app = app_named("vpps-data")
 
@@ -158,7 +158,7 @@ def convert(
         found = reader(*inputs, **arguments)
         for graphs, path in zip(found if isinstance(found, tuple) else (found,), outputs, strict=True):
             graphs.save(path)
-            size, seconds = bytes_text(path.stat().st_size), time.perf_counter() - start
+            size, seconds = in_bytes(path.stat().st_size), time.perf_counter() - start
             print(
                 f"{path}: {counted(len(graphs), 'graph')}, {counted(graphs.n_vertices, 'vertex', 'vertices')}, "
                 f"{size}, {seconds:.1f} s"
@@ -195,7 +195,7 @@ def _rows(found: GraphStatistics) -> Iterator[tuple[str, str]]:
         if name in found.classes:
             line += f", {found.classes[name]} classes"
         yield f"column {name}", line
-    yield "bytes", bytes_text(found.bytes)
+    yield "bytes", in_bytes(found.bytes)
 
 
 def _spread(counts: Spread) -> str:

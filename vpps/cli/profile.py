@@ -15,10 +15,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
 import vpps
-from vpps.cli.console import Version, app_named, exit_codes, plain_console, table_of
+from vpps.cli.console import Version, app_named, exit_codes, plain_console
 from vpps.cli.inspected import BatchSize, Precision, Target, WorkloadName, chosen_target, examples
 from vpps.cli.options import AUTO_TARGET, precisions_in
 from vpps.cli.streams import run_program
@@ -27,6 +26,7 @@ from vpps.errors import HandleError, VppsError
 from vpps.graph.graph import Graph
 from vpps.ops.operand import Expression
 from vpps.ops.precision import EXACT
+from vpps.text import table
 from vpps.tuning.candidates import GAIN, Candidate, candidates_for
 from vpps.tuning.choices import Choice, Key, choices_file, keep, key_for
 
@@ -202,7 +202,7 @@ def profile(
         purpose = "inference" if inference else "training"
         console = plain_console()
         console.print(f"{what}, batches of {batch_size}, {purpose} on {key.device}", soft_wrap=True)
-        console.print(_table(found, best))
+        console.print("\n".join(_table(found, best)), soft_wrap=True)
         for failed in (m for m in found if m.reason):
             console.print(f"{failed.candidate.describe()}: {failed.reason}", soft_wrap=True)
         gain = f"{best.ratio(found[0]):.2f}x the default" if best is not found[0] else f"nothing is {GAIN:.2f}x as fast"
@@ -216,14 +216,14 @@ def profile(
         console.print(f"best: {best.candidate.describe()}, {gain}; {where}", soft_wrap=True)
 
 
-def _table(found: Sequence[Measured], best: Measured) -> Table:
+def _table(found: Sequence[Measured], best: Measured) -> list[str]:
     """Return a table: the marked winner, the others by ratio, and last those that do not run."""
     default = found[0]
     rows = []
     for m in sorted(found, key=lambda m: (m is not best, -m.ratio(default))):
         times = ("-", "-") if m.reason else (f"{1e3 * m.seconds:.3f}", f"{m.ratio(default):.2f}")
         rows.append(("->" if m is best else "", m.candidate.describe(), *times))
-    return table_of(("", "configuration", "ms/batch", "x default"), rows, left=("", "configuration"))
+    return table(("", "configuration", "ms/batch", "x default"), rows, (0, 1))
 
 
 def main() -> None:

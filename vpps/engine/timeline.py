@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from vpps.engine.activity import Activity, activities
 from vpps.errors import KernelError
+from vpps.planner.native import interface
 from vpps.planner.plan import Plan
 from vpps.planner.reader import BARRIERS, Placed, places
-from vpps.planner.sections import Phase
 from vpps.runtime.recording import Recording, Records
 from vpps.script.instructions import TABLE
 from vpps.text import counted
@@ -22,7 +22,7 @@ from vpps.text import counted
 HOST_SPANS = ("planning", "encoding", "waiting", "launching")
 
 WAITING, LOAD = "waiting", "load"
-PHASES = (*(phase.value for phase in Phase), WAITING, LOAD)
+PHASES = (*interface.PHASES, WAITING, LOAD)
 
 NOT_BEGUN, ENDED = "not begun", "at the end of its script"
 

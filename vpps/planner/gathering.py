@@ -12,7 +12,7 @@ from vpps.ops.element import FLOAT32
 from vpps.planner.blocks import PlannedBlock
 from vpps.planner.plan import Plan
 from vpps.planner.reader import walk
-from vpps.planner.sections import Phase, Section
+from vpps.planner.sections import Section
 from vpps.script.access import Reach, touches, word
 from vpps.script.disassemble import Decoded, Words
 from vpps.script.instructions import INDEXED
@@ -35,7 +35,7 @@ class Gathering(NamedTuple):
 
     def describe(self, training: bool) -> str:
         """Return a clause such as "520 B forward, 10 KiB backward; 15 of 19 arguments in a row"."""
-        forward = self.bytes[Phase.FORWARD.value]
+        forward = self.bytes["forward"]
         backward = f", {in_bytes(self.bytes.total() - forward)} backward" if training else ""
         even = f"{self.contiguous:,} of {counted(self.arguments, 'argument')} in a row"
         return f"{in_bytes(forward)} forward{backward}; {even}"

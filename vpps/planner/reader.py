@@ -34,7 +34,7 @@ class Placed(NamedTuple):
     @property
     def phase(self) -> str:
         """Phase of the launch: "forward", "backward", "gradients" or "update"."""
-        return self.section.during.value
+        return self.section.during
 
     @property
     def cell(self) -> str:

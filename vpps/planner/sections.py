@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from vpps.ops.operand import shown
@@ -16,15 +15,6 @@ if TYPE_CHECKING:
     from vpps.planner.blocks import PlannedBlock
 
 
-class Phase(Enum):
-    """Phases of a launch, in this order."""
-
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    GRADIENTS = "gradients"  # gradients of the weights
-    UPDATE = "update"
-
-
 class Section(NamedTuple):
     """A contiguous run of words: a cell's instruction group for one step, or a single instruction.
 
@@ -33,7 +23,7 @@ class Section(NamedTuple):
         block, group: the cell's rows and instruction group, if the section belongs to a cell.
         first: first row of the step, or one row for each repetition of the group; for a barrier, its number.
         phase: purpose, in words.
-        during: phase of the launch.
+        during: phase of the launch: "forward", "backward", "gradients" (of the weights) or "update".
     """
 
     start: int
@@ -41,7 +31,7 @@ class Section(NamedTuple):
     group: Group | None
     first: int | Ints
     phase: str
-    during: Phase
+    during: str
 
     @property
     def words(self) -> int:

@@ -257,9 +257,7 @@ def _union(spans: list[tuple[int, int]]) -> int:
 
 def _barriers(plan: Plan) -> dict[str, int]:
     """Count the barriers of each phase; a barrier is counted once for all its virtual processors."""
-    found = dict.fromkeys(
-        (s.during.value, s.barrier) for _, stream in plan.streams for s in stream.sections if s.barrier
-    )
+    found = dict.fromkeys((s.during, s.barrier) for _, stream in plan.streams for s in stream.sections if s.barrier)
     return dict(Counter(phase for phase, _ in found))
 
 

@@ -22,11 +22,8 @@ from vpps.kernel.cache import load_library
 from vpps.runtime.results import LaunchParameters
 
 MAX_BLOCKS = 256
-MAX_THREADS = 1024
-MAX_SHARED_BYTES = 256 << 10
 MAX_WORDS = 1 << 26  # words in one array, limited by the index of the array's shadow
 MAX_SEED = 2**64 - 1
-WARP = 32
 _POSITIONS = 32
 _NOWHERE = 0xFFFFFFFF
 
@@ -97,7 +94,6 @@ class Emulator:
         library_path: result of `build_simt`.
 
     Attributes:
-        sees_races: True if the kernel was compiled to report its accesses.
         switches: number of switches between threads during the last launch.
 
     Raises:
@@ -106,7 +102,6 @@ class Emulator:
 
     def __init__(self, library_path: Path) -> None:
         self._library = _library(library_path)
-        self.sees_races = bool(self._library.lib.vpps_simt_sees_races())
         self.switches = 0
 
     def run(
@@ -168,20 +163,6 @@ class Emulator:
                 )
             if name != "script" and not array.flags.writeable:
                 raise HandleError(f"{name} is read-only, and a launch writes to it: pass a copy")
-        for name, value, least, most in (
-            ("blocks", blocks, 1, MAX_BLOCKS),
-            ("threads", threads, WARP, MAX_THREADS),
-            ("shared_bytes", shared_bytes, 0, MAX_SHARED_BYTES),
-            ("seed", seed, 0, MAX_SEED),
-            ("patience", patience, 0, 2**62),
-        ):
-            if not least <= value <= most:
-                raise HandleError(f"{name}={value}: expected a number from {least} to {most}")
-        if threads % WARP:
-            raise HandleError(f"threads={threads}: expected a multiple of {WARP}, whole warps")
-        if races and not self.sees_races:
-            raise HandleError("this kernel does not report its accesses; build it with build_simt(source, races=True)")
-
         *pointers, flag, told, recorded = [array.ctypes.data for array in arrays.values()]
         parameters = LaunchParameters(*pointers, patience, flag, told, recorded, room)
         words = (ctypes.c_uint64 * 8)(*(array.size for array in arrays.values()))

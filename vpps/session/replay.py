@@ -121,7 +121,8 @@ class Replay:
         self._handle, self._graph, self._inputs, self._wanted, self._keeps = handle, graph, inputs, wanted, keeps
         self._chunks = [_data_of(graph, rows) for rows in inputs]
         self._planner: Planner | None = None
-        self._places: list[slice | NDArray[np.int64]] | None = None  # of the inputs' words; None: not yet known
+        # Of each input: its words, and the rows that something reads. None: not yet known.
+        self._places: list[tuple[slice | NDArray[np.int64], Any]] | None = None
         self._is_fresh = True  # True if the script holds the values that were recorded
 
     @property
@@ -171,6 +172,7 @@ class Replay:
         Raises:
             CapacityError, HandleError, KernelError: as for `Handle.backward`.
         """
+        self._handle._check_usable()
         engine = self._handle._engine
         if launch != engine.machine.launches or engine.plan is not self._plan:
             engine = self._run(values)
@@ -206,11 +208,11 @@ class Replay:
         if not self._is_fresh:
             assert self._places is not None
             script = self._plan.script
-            for place, value, chunk in zip(self._places, values, self._chunks, strict=True):
+            for (place, rows), value, chunk in zip(self._places, values, self._chunks, strict=True):
                 if isinstance(place, slice) and isinstance(value, int):
                     ctypes.memmove(address(script) + FLOAT32.bytes * place.start, value, chunk.nbytes)
                 else:
-                    script.view(FLOAT32.dtype)[place] = _array(value, chunk.shape).reshape(-1)
+                    script.view(FLOAT32.dtype)[place] = _array(value, chunk.shape)[rows].reshape(-1)
         self._is_fresh = False
         if self._keeps:
             engine.store.park_gradients()
@@ -241,7 +243,8 @@ class Replay:
         return Span.of(found[rows.ids], math.prod(rows.shape))
 
     def _find_places(self) -> None:
-        """Find the inputs' words in the script. Raises ScriptError if not every value has exactly one word."""
+        """Find the inputs' words in the script. Raises ScriptError if a value has several, or a part of a row has none.
+        A row that nothing reads has none."""
         assert self._planner is not None
         total = sum(chunk.size for chunk in self._chunks)
         scripts = []
@@ -252,17 +255,24 @@ class Replay:
                 first += chunk.size
             scripts.append(self._made(self._planner).script.copy())
         before, after = scripts
-        words = np.flatnonzero(before != after) if len(before) == len(after) == len(self._plan.script) else before[:0]
+        alike = len(before) == len(after) == len(self._plan.script)
+        words = np.flatnonzero(before != after) if alike else before[:0]
         numbers = before[words].astype(np.int64)
-        if not np.array_equal(np.sort(numbers), np.arange(total)):
+        place_of, is_read = np.zeros(total, np.int64), np.zeros(total, np.bool_)
+        alike = alike and bool((numbers < total).all())
+        if alike:
+            place_of[numbers], is_read[numbers] = words, True
+        reads = [part.reshape(chunk.shape) for part, chunk in zip(self._split(is_read), self._chunks, strict=True)]
+        if not alike or is_read.sum() < len(words) or any((read.any(1) != read.all(1)).any() for read in reads):
             raise ScriptError("a replay cannot find its inputs in the script; please report this")
-        place_of = np.empty(total, np.int64)
-        place_of[numbers] = words
-        self._places, first = [], 0
-        for chunk in self._chunks:
-            own = place_of[first : first + chunk.size]
-            first += chunk.size
-            self._places.append(Span.of(own, 1).key)
+        self._places = []
+        for own, read in zip(self._split(place_of), reads, strict=True):
+            some = not read.all()
+            self._places.append((own[read.reshape(-1)], read[:, 0]) if some else (Span.of(own, 1).key, slice(None)))
+
+    def _split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return the values of each input."""
+        return np.split(values, np.cumsum([chunk.size for chunk in self._chunks])[:-1])
 
 
 def _data_of(graph: Graph, rows: Rows) -> Float32:

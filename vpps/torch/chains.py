@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from vpps.errors import NoGradientError
 from vpps.graph.functions import concat, split
 from vpps.graph.graph import Graph
 from vpps.graph.primitives import relu, sigmoid, tanh
@@ -219,7 +220,8 @@ class Grads(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A forward: the number of times that weights had been copied to the model, and the number of the launch."""
+    """A forward: the number of times that weights had been copied to the model, and the number of the launch, which is
+    0 if the results depend on nothing that needs a gradient."""
 
     taken: int
     launch: int
@@ -355,7 +357,11 @@ class Stack:
             values = self._values(batch)
             replay = self._replay(batch, values, self._wanted(batch, grads), grads is not None)
             out = self._pieces(layout, [y, *states])
-            launch = replay.forward(values, out)
+            try:
+                launch = replay.forward(values, out)
+            except NoGradientError:  # such as weight_hh, with sequences of one step
+                launch, unwanted = 0, self._wanted(batch, None)
+                self._replay(batch, values, unwanted, False).forward(values, out)
         if not layout.all_present:
             self._put_back(layout, states, out)
         return [y, *states], Token(taken, launch)
@@ -373,9 +379,9 @@ class Stack:
         gx = torch.empty(batch.x.shape) if grads.x else None
         shape = config.cells, layout.batch, config.hidden_size
         gstates = [torch.zeros(shape) if needed else None for needed in grads.states]
-        if not layout.n:
+        if not token.launch:
             self._pass_on(layout, gstates, seeds[1:])
-            return [gx, *gstates], [None] * (config.cells * self._cells[0].count)
+            return [gx, *gstates], self._of_weights(weights, {})
         with self.lock:
             if token.taken != self._taken:
                 self._take(weights)
@@ -385,7 +391,13 @@ class Stack:
             out = [None if gx is None else gx.data_ptr(), *into, *(None for _ in batch.masks)]
             found = replay.backward(token.launch, values, self._pieces(layout, seeds), out)
         self._pass_on(layout, gstates, seeds[1:])
-        return [gx, *gstates], [_tensor(g) for mine in self._cells for g in mine.gradients(found)]
+        return [gx, *gstates], self._of_weights(weights, found)
+
+    def _of_weights(self, weights: Sequence[Any], found: Any) -> list[Any]:
+        """Return the gradients of PyTorch's weights: zeros, like torch.nn's, for those that had no influence."""
+        gradients = [g for mine in self._cells for g in mine.gradients(found)]
+        given = enumerate(zip(weights, gradients, strict=True))
+        return [torch.from_numpy(g) if g is not None else _zeros(w, k in self.config.frozen) for k, (w, g) in given]
 
     @staticmethod
     def _pass_on(layout: Layout, gstates: Sequence[Any], seeds: Sequence[Any]) -> None:
@@ -432,8 +444,8 @@ class Stack:
         return (grads.x, *of_states, *(False for _ in batch.masks))
 
 
-def _tensor(gradient: Float32 | None) -> Any:
-    return None if gradient is None else torch.from_numpy(gradient)
+def _zeros(weight: Any, is_frozen: bool) -> Any:
+    return None if is_frozen else torch.zeros(weight.shape)
 
 
 _stacks: weakref.WeakValueDictionary[Config, Stack] = weakref.WeakValueDictionary()

@@ -89,6 +89,12 @@ class Layout:
             before, levels, enters = (_placed(a, rows) for a in (before, levels, enters))
         return Direction(before[:, None], levels, enters, rows.take(ending))
 
+    @cached_property
+    def firsts(self) -> NDArray[np.integer[Any]]:
+        """Return the rows of the first steps, for the sequences with steps."""
+        at = running_sum(self.lengths)[:-1].take(self.present)
+        return at if self.rows is None else self.rows.take(at)
+
     def with_cuts(self, cuts: NDArray[np.bool_] | None) -> Layout:
         """Return the layout with cuts. Cuts that change nothing are dropped."""
         return self if cuts is None or not cuts.any() else Layout(self.lengths, self.rows, cuts)
@@ -109,6 +115,8 @@ class Sequences(NamedTuple):
         restored: callback that brings a result (n, width) into the form of the layer's input.
         order: for a PackedSequence, the places of the given sequences in the batch, and back; else None.
         batched: False if the input is one sequence without a dimension for the batch.
+        fresh: (batch,) True for sequences whose first step is reset, and which get zeros as their initial state. So
+            resets in a rollout do not change its layout. None if there are none.
     """
 
     x: Any
@@ -116,6 +124,7 @@ class Sequences(NamedTuple):
     restored: Callable[[Any], Any]
     order: tuple[Any, Any] | None = None
     batched: bool = True
+    fresh: NDArray[np.bool_] | None = None
 
 
 _equal: dict[tuple[int, int, bool], Layout] = {}  # layouts of equal lengths, by (batch, steps, batch_first)
@@ -164,14 +173,21 @@ def sequences(given: Any, resets: Any, batch_first: bool, width: int, what: str)
     elif not isinstance(given, torch.Tensor):
         raise DtypeError(f"{what}: expected a tensor, PackedSequence, nested tensor or list of tensors, got {given!r}")
     elif given.is_nested:
-        found = _of_nested(given, what)
+        found = _of_nested(given, width, what)
     else:
         found = _of_tensor(given, batch_first, what)
     if found.x.dim() != 2 or found.x.shape[1] != width:
         raise ShapeError(f"{what}: each step has {found.x.shape[-1]} numbers; input_size is {width}")
     if resets is None:
         return found
-    return found._replace(layout=found.layout.with_cuts(_cuts(given, resets, what)))
+    cuts, layout = _cuts(given, resets, what), found.layout
+    if not (at_first := cuts.take(layout.firsts)).any():
+        return found._replace(layout=layout.with_cuts(cuts))
+    fresh = np.zeros(layout.batch, np.bool_)
+    fresh[layout.present] = at_first
+    cuts = cuts.copy()
+    cuts[layout.firsts] = False
+    return found._replace(layout=layout.with_cuts(cuts), fresh=fresh)
 
 
 def _of_tensor(x: Any, batch_first: bool, what: str) -> Sequences:
@@ -204,10 +220,10 @@ def _of_list(given: Sequence[Any], width: int, what: str) -> Sequences:
     return Sequences(torch.cat(list(given)), Layout(np.array(lengths)), lambda y: list(y.split(lengths)))
 
 
-def _of_nested(given: Any, what: str) -> Sequences:
+def _of_nested(given: Any, width: int, what: str) -> Sequences:
     if given.layout != torch.jagged or given.dim() != 3 or given.lengths() is not None or given._ragged_idx != 1:
         raise ShapeError(
-            f"{what}: expected a contiguous nested tensor (batch, ragged, {given.shape[-1]}) with layout=torch.jagged; "
+            f"{what}: expected a contiguous nested tensor (batch, ragged, {width}) with layout=torch.jagged; "
             "torch.nested.as_nested_tensor(list, layout=torch.jagged) makes one"
         )
     offsets = given.offsets()

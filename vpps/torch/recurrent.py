@@ -240,13 +240,19 @@ class _Layers(_Recurrent, torch.nn.RNNBase):
         states = list(hx) if self.mode == "LSTM" else [hx]
         batch = (given.layout.batch,) if given.batched else ()
         shape = (self.num_layers * (1 + self.bidirectional), *batch, self.hidden_size)
-        if len(states) != (1 + (self.mode == "LSTM")) or any(tuple(s.shape) != shape for s in states):
+        if len(states) != (1 + (self.mode == "LSTM")) or any(getattr(s, "shape", None) != shape for s in states):
             form = f"(h0, c0) of shape {shape} each" if self.mode == "LSTM" else f"h0 of shape {shape}"
-            shapes = ", ".join(str(tuple(s.shape)) for s in states)
+            shapes = ", ".join(str(tuple(s.shape)) if isinstance(s, torch.Tensor) else repr(s) for s in states)
             raise ShapeError(f"{type(self).__name__}: the initial state is {form}; got {shapes}")
         if not given.batched:
             states = [s.unsqueeze(1) for s in states]
-        return states if given.order is None else [s.index_select(1, given.order[0]) for s in states]
+        if given.order is not None:
+            states = [s.index_select(1, given.order[0]) for s in states]
+        if given.fresh is not None:  # forward directions begin at the first steps
+            forward = torch.arange(shape[0]) % (1 + self.bidirectional) == 0
+            drop = (forward[:, None, None] & torch.from_numpy(given.fresh)[:, None]).to(states[0].device)
+            states = [s.masked_fill(drop, 0) for s in states]
+        return states
 
 
 class LSTM(_Layers):
@@ -311,9 +317,10 @@ class _Cell(_Recurrent):
                 f"{what}: expected an input (batch, {self.input_size}) or ({self.input_size},), got {tuple(x.shape)}"
             )
         shape = (*x.shape[:-1], self.hidden_size)
-        for s in states:
-            if tuple(s.shape) != shape:
-                raise ShapeError(f"{what}: the state has shape {tuple(s.shape)}; expected {shape}")
+        if len(states) not in (0, 1 + (self.mode == "LSTM")) or any(getattr(s, "shape", None) != shape for s in states):
+            form = "(h, c)" if self.mode == "LSTM" else "h"
+            shapes = ", ".join(str(tuple(s.shape)) if isinstance(s, torch.Tensor) else repr(s) for s in states)
+            raise ShapeError(f"{what}: the state is {form} of shape {shape}; got {shapes}")
         batch = len(x) if x.dim() == 2 else 1
         given = [s.reshape(1, batch, -1) for s in states]
         layout = compiled.one_step(batch) if torch.compiler.is_compiling() else equal_layout(batch, 1, True)

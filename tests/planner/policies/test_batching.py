@@ -12,7 +12,7 @@ from tests.planner.policies.typed import PREFERENCES, Remaining, by_definition, 
 from vpps.errors import ScriptError
 from vpps.model.learned_policy import ENCODINGS, Automaton, Encoding
 from vpps.planner.native.policy_table import POLICIES
-from vpps.planner.native.typed_graphs import Batches, LearningSettings, TypedGraph, batches, learn, lower_bound
+from vpps.planner.native.typed_graphs import Batches, LearningSettings, TypedGraph, batches, learn
 from vpps.record.arrays import Ints
 
 pytestmark = pytest.mark.host
@@ -23,7 +23,7 @@ def assert_good(found: Batches, graph: TypedGraph) -> None:
     assert (found.stages[graph.producers] < found.stages[graph.readers]).all()
     assert sorted(set(found.stages.tolist())) == list(range(found.n_stages))
     steps = set(zip(found.stages.tolist(), graph.type_of.tolist(), strict=True))
-    assert lower_bound(graph) <= len(steps) == found.n_steps <= len(found.sequence)
+    assert learn(graph, LearningSettings(trials=0)).lower_bound <= len(steps) == found.n_steps <= len(found.sequence)
     assert set(np.bincount(found.sequence, minlength=graph.n_types).nonzero()[0]) == set(graph.type_of.tolist())
 
 
@@ -76,7 +76,8 @@ def test_what_is_no_policy_or_machine_is_refused() -> None:
 @given(graph=typed_graphs(most=9, most_types=3))
 def test_no_sequence_is_shorter_than_the_lower_bound(graph: TypedGraph) -> None:
     best, whole = typed.shortest(graph), Remaining(graph)
-    assert lower_bound(graph) == sum(whole.depth(a) for a in range(graph.n_types)) <= best
+    bound = learn(graph, LearningSettings(trials=0)).lower_bound
+    assert bound == sum(whole.depth(a) for a in range(graph.n_types)) <= best
     assert all(best <= len(batches(graph, policy).sequence) for policy in POLICIES)
 
 
@@ -85,4 +86,4 @@ def test_the_tree_of_the_paper() -> None:
     graph = figure_1()
     assert batches(graph, "depth").n_steps == 9
     assert len(batches(graph, "agenda").sequence) == 7
-    assert len(batches(graph, "sufficient").sequence) == typed.shortest(graph) == lower_bound(graph) == 6
+    assert len(batches(graph, "sufficient").sequence) == typed.shortest(graph) == 6

@@ -10,12 +10,11 @@ from vpps.compiler.encoded_cell import EncodedCell, Group
 from vpps.model.model import Lookup, Parameter
 from vpps.placement.update import Ending
 from vpps.planner.blocks import PlannedBlock
-from vpps.planner.native.interface import AccountResult, IntPair, LaunchPhase, Origin, Reason, SectionResult
+from vpps.planner.native.interface import PHASES, AccountResult, IntPair, Origin, Reason, SectionResult
 from vpps.planner.native.memory import numbers_at
-from vpps.planner.sections import Phase, Section, Stream
+from vpps.planner.sections import Section, Stream
 from vpps.record.ranges import Ints
 
-_PHASES = {during: Phase[during.name] for during in LaunchPhase}
 _REASONS = {
     Reason.NONE: "",
     Reason.FORWARD: "forward, stage {}",
@@ -79,7 +78,7 @@ class Account:
             first = shared.setdefault((number, mine.tobytes()), mine) if number else section.first
             block = blocks[section.block] if section.block >= 0 else None
             group, text = self._origin_of(section)
-            sections.append(Section(section.start, block, group, first, text, _PHASES[LaunchPhase(section.during)]))
+            sections.append(Section(section.start, block, group, first, text, PHASES[section.during]))
         ends = np.cumsum(self._n_sections).tolist()
         begins = self.begins
         return [

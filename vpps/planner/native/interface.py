@@ -132,8 +132,8 @@ class GroupingResult(Structure):
 # ---- the account of a plan (vpps/planner/native/account.py)
 
 
-# The phases of a launch, by their names in capital letters.
-LaunchPhase = IntEnum("LaunchPhase", "FORWARD BACKWARD GRADIENTS UPDATE", start=0)
+PHASES = ("forward", "backward", "gradients", "update")  # of a launch; "gradients" are those of the weights
+LaunchPhase = IntEnum("LaunchPhase", " ".join(PHASES).upper(), start=0)
 
 
 class Origin(IntEnum):
@@ -294,8 +294,6 @@ FUNCTIONS = (
     # if the policy is unknown or the automaton is malformed.
     "i64 vpps_batches(const GraphInput* given, const char* policy, const i64* automaton, i64 n_automaton, "
     "i64* sequence, i64* stages, BatchesResult* found)",
-    # Returns a lower bound on a graph's number of batches.
-    "i64 vpps_lower_bound(const GraphInput* given)",
     # Learns an automaton and returns a handle; vpps_learned copies the automaton and frees the handle.
     "void* vpps_learn(const GraphInput* given, const SettingsInput* settings, AutomatonResult* found)",
     "void vpps_learned(void* learned, i64* numbers)",

@@ -20,11 +20,6 @@ inline TypedGraph typed(const GraphInput& given)
     return graph;
 }
 
-EXPORT i64 vpps_lower_bound(const GraphInput* given)
-{
-    return typed(*given).lower_bound();
-}
-
 EXPORT i64 vpps_batches(const GraphInput* given, const char* policy, const i64* automaton, i64 n_automaton,
                         i64* sequence, i64* stages, BatchesResult* found)
 {

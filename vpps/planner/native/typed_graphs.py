@@ -133,7 +133,7 @@ class Learned:
         trials: number of trials.
         seconds: duration of learning.
         batches, stages: numbers of batches and stages that the automaton gives for the graph.
-        lower_bound: lower bound on the number of batches.
+        lower_bound: lower bound on the number of batches (ED-Batch, A.3).
     """
 
     automaton: Automaton
@@ -175,12 +175,6 @@ def batches(graph: TypedGraph, policy: str, automaton: Automaton | None = None) 
         raise ScriptError(f"compiled code cannot read an automaton, or knows no policy {policy}; please report this")
     used = sequence[: found.n_batches].tolist()
     return Batches(used, stages, found.n_stages, found.n_steps, found.unseen)
-
-
-def lower_bound(graph: TypedGraph) -> int:
-    """Return a lower bound on the number of batches (ED-Batch, A.3). Raises CompileError."""
-    found: int = library.library().vpps_lower_bound(_GraphArrays(graph).at)
-    return found
 
 
 def learn(graph: TypedGraph, settings: LearningSettings) -> Learned:
