@@ -164,6 +164,7 @@ class FakeCuda:
         self.free = 2**30
         self.streams: list[deque[Operation]] = []
         self.events: dict[int, int] = {}  # number -> recordings that have not yet run
+        self.recorded: dict[int, int] = {}  # number -> recordings
         self.broken: CUresult | None = None  # error of a kernel, which every later call returns
         self.depth = 0  # contexts pushed
         self.pid = os.getpid()
@@ -276,6 +277,7 @@ class FakeCuda:
 
     def cuEventRecord(self, event: int, stream: int) -> tuple[CUresult]:
         self.events[event] += 1
+        self.recorded[event] = self.recorded.get(event, 0) + 1
         self._put(stream, lambda: self._pass(event))
         return self._done("record", event, stream)
 
@@ -283,7 +285,8 @@ class FakeCuda:
         return (OK, 1.0) if not self.events[begun] and not self.events[ended] else (CUresult.CUDA_ERROR_NOT_READY, 0.0)
 
     def cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> tuple[CUresult]:
-        self._put(stream, lambda: not self.events[event])
+        awaited = self.recorded.get(event, 0)  # later recordings do not count
+        self._put(stream, lambda: self.recorded.get(event, 0) - self.events[event] >= awaited)
         return self._done("wait event", stream, event)
 
     def cuEventQuery(self, event: int) -> tuple[CUresult]:

@@ -393,7 +393,7 @@ class TestEnd:
         machine.close()
         names = fake.names()
         assert names[0] == "synchronise"
-        assert [names.count(n) for n in ("destroy stream", "destroy event", "unload")] == [2, 4, 1]
+        assert [names.count(n) for n in ("destroy stream", "destroy event", "unload")] == [2, 5, 1]
 
     def test_comes_with_the_last_reference(self, fake: FakeCuda) -> None:
         machine = CudaMachine(2)

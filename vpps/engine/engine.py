@@ -346,6 +346,7 @@ class Engine:
         given: Callable[[Pool], None] | None = None,
         part: int = 0,
         at_once: bool = False,
+        begin: Callable[[], None] | None = None,
     ) -> None:
         """Begin to execute a plan.
 
@@ -356,6 +357,7 @@ class Engine:
             given: callback that writes gradients into the pool for the launch.
             part: index of the part of the plan to run: `plan.divisions` separate forward, backward and the rest.
             at_once: True if the caller calls `wait` next.
+            begin: callback that begins the launch; None for a launch of the plan's script.
         """
         waited = time.perf_counter_ns()
         machine, store = self.machine, self.store
@@ -389,8 +391,10 @@ class Engine:
                 store.begin(plan, updates)
             machine.helped = at_once
             # The launch comes last: Ctrl-C can arrive as soon as it runs.
-            script = entered_at(plan.script, plan.divisions[part - 1]) if part else plan.script
-            machine.launch(script)
+            if begin is not None:
+                begin()
+            else:
+                machine.launch(entered_at(plan.script, plan.divisions[part - 1]) if part else plan.script)
         except BaseException:
             self.check_begun()
             raise

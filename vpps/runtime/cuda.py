@@ -35,7 +35,7 @@ from vpps.runtime.driver import NO_MEMORY, Call, Driver, DriverError, LoadedKern
 from vpps.runtime.machine import MAX_POOL_FLOATS, Failure, Machine, MachineRequest, freed_with, is_ending
 from vpps.runtime.results import LaunchParameters, Results
 from vpps.runtime.stamps import STAMP, SharedClock, StampedRecording
-from vpps.script.instructions import COUNTERS
+from vpps.script.instructions import COUNTERS, HEADER_WORDS
 from vpps.targets import CUDA
 from vpps.text import counted
 from vpps.values import as_index
@@ -117,6 +117,35 @@ class _ScriptBuffer:
         )
 
 
+class ResidentScript:
+    """A script that stays on the GPU for many launches. In between, copies may change its words.
+
+    Args:
+        script: the words; the copy of them has finished when the constructor returns.
+        stream: stream of the launches.
+
+    Attributes:
+        memory: the words on the GPU, followed by a copy of the entry points.
+        words: number of words in the script.
+    """
+
+    def __init__(self, driver: Driver, script: NDArray[np.uint32], stream: Any) -> None:
+        self.words, self._vps = len(script), int(script[1])
+        source = np.concatenate([script, script[HEADER_WORDS : HEADER_WORDS + self._vps]])
+        self.memory = driver.allocate(source.nbytes, "a script")
+        driver.finish(stream, driver.copying_in(self.memory.address, source.ctypes.data, source.nbytes, stream))
+
+    def entering(self, driver: Driver, entries: int, stream: Any) -> Call:
+        """Make the next launch begin at other entry points.
+
+        Args:
+            entries: their position in the script, from `Plan.divisions`; 0 for the script's own.
+        """
+        start, nbytes = self.memory.address, WORD_BYTES * self._vps
+        source = start + WORD_BYTES * (entries or self.words)
+        return driver.copying(start + WORD_BYTES * HEADER_WORDS, source, nbytes, stream)
+
+
 class _RecordBuffer:
     """One of the two buffers for timelines, in memory of the GPU."""
 
@@ -170,6 +199,7 @@ class _State:
             self.compute, self.copy = driver.stream(), driver.stream()
             self.scripts: tuple[_ScriptBuffer, ...] = (_ScriptBuffer(driver), _ScriptBuffer(driver))
             self.events = driver.event(), driver.event()  # ends of launches with even and odd numbers
+            self.lending = driver.event()  # orders the work of other streams on the pool
         self.kernel: LoadedKernel | None = None
         self.launches = 0  # number of launches begun
         self.ended = 0
@@ -177,7 +207,7 @@ class _State:
     def shutdown(self) -> None:
         """Wait for the launches in flight (a clock limit ends them) and free everything. Ignores errors: a lost GPU has
         nothing left to free."""
-        events = [*self.events, *(s.copied for s in self.scripts)]
+        events = [*self.events, self.lending, *(s.copied for s in self.scripts)]
         for call in self.driver.freeing(self.kernel, [self.compute, self.copy], events):
             call()
 
@@ -224,6 +254,7 @@ class CudaMachine(Machine):
         self.gpu = self._driver.uuid
         self._build = build
         self._staged: NDArray[np.uint32] | None = None  # script that `stage` copies for the next launch
+        self._resident: list[ResidentScript | None] = [None, None]  # those of launches with even and odd numbers
         self._timeline = timeline
         self._clock = SharedClock()
         self._state = _State(self._driver)
@@ -298,6 +329,20 @@ class CudaMachine(Machine):
         with self._driver as driver, driver.following(self._state.compute):
             yield
             driver.finish(self._state.compute)
+
+    @contextmanager
+    def lent(self, stream: Any) -> Iterator[Driver]:
+        """Order the work that a block gives to another stream: after all launches so far, and before all later ones.
+
+        The host does not wait.
+        """
+        ours, event = self._state.compute, self._state.lending
+        with self._driver as driver:
+            driver.run(driver.recording(event, ours), driver.awaiting(event, stream))
+            try:
+                yield driver
+            finally:
+                driver.run(driver.recording(event, stream), driver.awaiting(event, ours))
 
     # ---- kernels
 
@@ -378,26 +423,58 @@ class CudaMachine(Machine):
 
     def launch(self, script: NDArray[np.uint32]) -> None:
         """Implement `Machine.launch`; at most two launches may be in flight."""
+        self._check_free()
+        state = self._state
+        self.stage(script)
+        self._staged = None
+        buffer = state.scripts[(state.launches + 1) & 1]
+        self._begin(buffer.address, self._driver.awaiting(buffer.copied, state.compute))
+
+    def keep_script(self, script: NDArray[np.uint32]) -> ResidentScript:
+        """Copy a script to the GPU, for any number of launches."""
+        with self._driver as driver:
+            return ResidentScript(driver, script, self._state.compute)
+
+    def launch_resident(self, script: ResidentScript, entries: int = 0) -> None:
+        """Begin to execute a script that is on the GPU, like `launch`.
+
+        Args:
+            entries: position of other entry points in the script; 0 for its own.
+        """
+        self._check_free()
+        state = self._state
+        self._resident[(state.launches + 1) & 1] = script  # the memory must not be freed before the launch has ended
+        self._begin(script.memory.address, script.entering(self._driver, entries, state.compute))
+
+    def _check_free(self) -> None:
+        """Raise HandleError unless a launch can begin."""
         state = self._state
         if state.launches - state.ended > 1:
             raise HandleError("a launch was begun while two others are in flight; call wait first")
         if state.kernel is None:
             raise HandleError("a launch was begun without a kernel; call specialise first")
-        number = state.launches + 1
-        self.stage(script)
-        self._staged = None
-        buffer = state.scripts[number & 1]
+
+    def _begin(self, script: int, before: Call) -> None:
+        """Begin the next launch.
+
+        Args:
+            script: address of the script on the GPU.
+            before: driver call that comes first.
+        """
+        state = self._state
+        number, kernel = state.launches + 1, state.kernel
+        assert kernel is not None
         self._results.begin(number)
         with self._driver as driver:
             stream = state.compute
             recorded = self._recorded[number & 1]
             recording = recorded.ready(self._recording, stream) if self._timeline else 0
-            running = self._running(state.kernel, buffer.address, recording, number)
+            running = self._running(kernel, script, recording, number)
             recorded.asked = time.perf_counter_ns()
             try:
                 # A single `run`: after Ctrl-C, the launch has either not begun, or it can be waited for.
                 driver.run(
-                    driver.awaiting(buffer.copied, stream),
+                    before,
                     running,
                     partial(setattr, state, "launches", number),
                     driver.recording(state.events[number & 1], stream),
@@ -452,3 +529,4 @@ class CudaMachine(Machine):
         self.pool = DevicePool(self._driver, None, NO_MEMORY, 0)
         self._counters = NO_MEMORY
         self._recorded = ()
+        self._resident = [None, None]

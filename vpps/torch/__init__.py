@@ -14,6 +14,7 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("vpps.torch needs PyTorch: pip install 'vpps[torch]', or torch alone") from error
 
+from vpps.torch import on_device as _on_device  # noqa: F401 - makes its stacks known
 from vpps.torch.cores import share_cores
 from vpps.torch.module import Module
 from vpps.torch.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell

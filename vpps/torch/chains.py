@@ -249,14 +249,16 @@ class _Weight:
 class Stack:
     """All layers and directions of a recurrent network, as one vpps model with one handle."""
 
+    target = "cpu"
+    replays: type[Replay] = Replay
+
     def __init__(self, config: Config) -> None:
         self.config = config
         model = Model(seed=0)
         self._cells = [_Cells(model, config, k) for k in range(config.cells)]
-        target = "cpu" if config.device == "cpu" else "cuda"
-        vps = torch.get_num_threads() if target == "cpu" else None
-        self.handle = Handle(model, SGD(lr=0.0), target=target, vps=vps)
-        advise(target, self.handle.vps)
+        vps = torch.get_num_threads() if self.target == "cpu" else None
+        self.handle = Handle(model, SGD(lr=0.0), target=self.target, vps=vps)
+        advise(self.target, self.handle.vps)
         self.lock = threading.RLock()
         self._weights: list[_Weight] = []  # the weights in the model
         self._taken = 0  # number of times that weights were copied to the model
@@ -277,13 +279,13 @@ class Stack:
 
     # ---- graphs
 
-    def _replay(self, batch: Batch, values: Sequence[int], grads: tuple[bool, ...], keeps: bool) -> Replay:
+    def _replay(self, batch: Batch, values: Sequence[Any], grads: tuple[bool, ...], keeps: bool) -> Replay:
         """Return the replay for a batch's layout: a former one, or a new one with its values."""
         key = batch.layout.key, len(batch.states), len(batch.masks), grads, keeps
         found = self._replays.get(key)
         if found is None:
             graph, inputs, wanted = self._record(batch, grads)
-            found = Replay(self.handle, graph, inputs, wanted, keeps)
+            found = self.replays(self.handle, graph, inputs, wanted, keeps)
             while self._replays and (len(self._replays) >= _MOST_REPLAYS or self._held > _MOST_BYTES):
                 self._held -= self._replays.popitem(last=False)[1].nbytes
             self._replays[key] = found
@@ -322,7 +324,7 @@ class Stack:
                 last.append([state[direction.last] for state in states])
         return graph, inputs, [*outputs, *(of_cell[s] for s in range(config.states) for of_cell in last)]
 
-    def _values(self, batch: Batch) -> list[int]:
+    def _values(self, batch: Batch) -> list[Any]:
         """Return the addresses of the inputs of the graph."""
         states = [at for state in batch.states for at in self._of_cells(state)]
         return [batch.x.data_ptr(), *states, *(mask.data_ptr() for mask in batch.masks)]
@@ -450,6 +452,7 @@ def _zeros(weight: Any, is_frozen: bool) -> Any:
 _stacks: weakref.WeakValueDictionary[Config, Stack] = weakref.WeakValueDictionary()
 _making = threading.Lock()
 numbers = itertools.count()
+kinds: dict[str, type[Stack]] = {"cpu": Stack}  # by type of device
 
 
 def stack_for(config: Config) -> Stack:
@@ -457,5 +460,5 @@ def stack_for(config: Config) -> Stack:
     with _making:
         found = _stacks.get(config)
         if found is None or found.handle.pid != os.getpid():  # a forked child has none of its threads
-            found = _stacks[config] = Stack(config)
+            found = _stacks[config] = kinds[config.device.partition(":")[0]](config)
         return found

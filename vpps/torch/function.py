@@ -52,8 +52,11 @@ def as_gradient(gradient: Gradient, shape: tuple[int, ...], sparse: bool) -> Any
 
 def as_seed(gradient: Any) -> NDArray[np.float32] | None:
     """Convert a gradient from PyTorch to an array on the host. Waits for the stream that computes it."""
-    if gradient is None:
-        return None
+    return None if gradient is None else dense_seed(gradient).cpu().numpy()  # has the output's type, float32
+
+
+def dense_seed(gradient: Any) -> Any:
+    """Return a gradient from PyTorch as an ordinary tensor. Raises GraphError if it is a batch of gradients."""
     if torch._C._functorch.is_batchedtensor(gradient) or torch._C._functorch.is_legacy_batchedtensor(gradient):
         raise GraphError(
             "backward: one gradient at a time, not a batch of them (is_grads_batched=True, jacobian(vectorize=True), "
@@ -61,8 +64,7 @@ def as_seed(gradient: Any) -> NDArray[np.float32] | None:
         )
     if gradient.layout != torch.strided:
         gradient = gradient.to_dense()
-    seed: NDArray[np.float32] = gradient.detach().cpu().numpy()  # has the output's type, float32
-    return seed
+    return gradient.detach()
 
 
 class InputTensors:

@@ -11,7 +11,7 @@ import torch
 from vpps.errors import GraphError, ModelError, ShapeError
 from vpps.torch import compiled
 from vpps.torch.chains import Batch, Config, Grads, Stack, numbers, stack_for
-from vpps.torch.function import as_seed, first_order_only
+from vpps.torch.function import dense_seed, first_order_only
 from vpps.torch.layouts import Layout, Sequences, equal_layout, sequences
 
 
@@ -50,7 +50,7 @@ class _StackFunction(torch.autograd.Function):
     def backward(ctx: Any, *seeds: Any) -> Any:
         call, grads, token = ctx.call
         tensors = ctx.saved_tensors
-        given = [None if s is None else torch.from_numpy(as_seed(s)).contiguous() for s in seeds]
+        given = [None if s is None else dense_seed(s).contiguous() for s in seeds]
         inputs, of_weights = call.stack.backward(call.batch(tensors), call.weights(tensors), grads, token, given)
         found = [*inputs, *[None] * call.n_masks, *of_weights]
         return None, *first_order_only(found, [*tensors, *seeds])

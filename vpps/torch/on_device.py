@@ -1,0 +1,450 @@
+"""Recurrent layers on a GPU: all copies are from device to device, and a call returns before the GPU has computed.
+
+Every copy between tensors and our memory is in PyTorch's current stream, and `CudaMachine.lent` orders these copies and
+the launches. So PyTorch's allocator knows all uses of a tensor's memory. A later call, or `handle.close()`, reports a
+launch that fails.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from vpps.engine.engine import Engine
+from vpps.errors import ModelError
+from vpps.model.model import Parameter
+from vpps.ops.element import WORD_BYTES
+from vpps.placement.distribution import Distribution, Pool
+from vpps.planner.plan import Plan
+from vpps.runtime.driver import DeviceMemory, Driver
+from vpps.session.replay import Replay
+from vpps.torch.chains import Batch, Config, Grads, Stack, Token, _Cells, kinds
+from vpps.turns import serialised
+
+
+class DeviceTensors:
+    """Calls of PyTorch that need a GPU."""
+
+    def stream(self, device: Any) -> int:
+        """Return PyTorch's current stream."""
+        return int(torch.cuda.current_stream(device).cuda_stream)
+
+    def over(self, driver: Driver, memory: DeviceMemory) -> Any:
+        """Return a flat float32 tensor that shares the memory and keeps it alive."""
+        return torch.from_dlpack(driver.array(memory, 0, (memory.nbytes // WORD_BYTES,)))
+
+    def run(self, stream: int, operators: Callable[[], object]) -> None:
+        """Run operators in PyTorch's current stream."""
+        operators()
+
+
+tensors = DeviceTensors()
+
+
+class _Floats:
+    """Memory of the GPU, and a tensor over it, which is made when it is first needed."""
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self.memory = memory
+        self._flat: Any = None
+
+    def flat(self, driver: Driver) -> Any:
+        """Return a flat tensor that shares the memory."""
+        if self._flat is None:
+            with torch.inference_mode(False):  # else only inference could write to it
+                self._flat = tensors.over(driver, self.memory)
+        return self._flat
+
+
+_pools: weakref.WeakKeyDictionary[Any, _Floats] = weakref.WeakKeyDictionary()  # by machine
+
+
+class Place(NamedTuple):
+    """Floats of the pool or of a script.
+
+    Attributes:
+        start: the first float, if they are contiguous.
+        index: tensor with the number of each float; None if they are contiguous.
+    """
+
+    start: int
+    index: Any = None
+
+    @classmethod
+    def of(cls, key: Any, device: Any) -> Place:
+        """Return the place of a key from `Span.key`."""
+        return cls(key.start) if isinstance(key, slice) else cls(-1, torch.from_numpy(key).to(device))
+
+
+class Part(NamedTuple):
+    """A tensor (n, ...), or its rows with the numbers in the tensor `rows`."""
+
+    tensor: Any
+    rows: Any = None
+
+
+class Copies:
+    """Copies in PyTorch's stream; made by `copying`. A method without `floats` copies from or to the pool."""
+
+    def __init__(self, machine: Any, driver: Driver, stream: int) -> None:
+        self._driver, self._stream = driver, stream
+        known = _pools.get(machine)
+        if known is None or known.memory is not machine.pool.memory:
+            known = _pools[machine] = _Floats(machine.pool.memory)
+        self._pool = known
+
+    def write(self, place: Place, part: Part, floats: _Floats | None = None) -> None:
+        """Copy from a tensor to a place."""
+        self._copy(part, place, floats or self._pool, is_write=True)
+
+    def read(self, place: Place, part: Part) -> None:
+        """Copy from a place to a tensor."""
+        self._copy(part, place, self._pool, is_write=False)
+
+    def _copy(self, part: Part, place: Place, floats: _Floats, is_write: bool) -> None:
+        (tensor, rows), (start, index) = part, place
+        shape = (len(tensor if rows is None else rows), *tensor.shape[1:])
+        count = math.prod(shape)
+        if not count:
+            return
+        if index is None and rows is None and tensor.is_contiguous():
+            ends = floats.memory.address + WORD_BYTES * start, tensor.data_ptr()
+            target, source = ends if is_write else ends[::-1]
+            self._driver.run(self._driver.copying(target, source, WORD_BYTES * count, self._stream))
+            return
+        flat = floats.flat(self._driver)
+
+        def write() -> None:
+            found = tensor if rows is None else tensor.index_select(0, rows)
+            if index is None:
+                flat[start : start + count].view(shape).copy_(found)
+            else:
+                flat.index_copy_(0, index, found.reshape(-1))
+
+        def read() -> None:
+            found = (flat[start : start + count] if index is None else flat.index_select(0, index)).view(shape)
+            if rows is None:
+                tensor.copy_(found)
+            else:
+                tensor.index_copy_(0, rows, found)
+
+        self.run(write if is_write else read)
+
+    def clear(self, start: int, count: int) -> None:
+        """Write zeros to the pool."""
+        if count:
+            address = self._pool.memory.address + WORD_BYTES * start
+            self._driver.run(self._driver.filling(address, 0, count, self._stream))
+
+    def run(self, operators: Callable[[], object]) -> None:
+        """Run operators of PyTorch, in order with the copies."""
+        tensors.run(self._stream, operators)
+
+    def view(self, start: int, *shape: int) -> Any:
+        """Return floats of the pool as a tensor, for operators."""
+        return self._pool.flat(self._driver)[start : start + math.prod(shape)].view(shape)
+
+
+@contextmanager
+def copying(machine: Any, device: Any) -> Iterator[Copies]:
+    """Order the copies that a block makes: after the launches so far, and before later ones."""
+    stream = tensors.stream(device)
+    with machine.lent(stream) as driver:
+        yield Copies(machine, driver, stream)
+
+
+PutWeights = Callable[[Engine, Copies], None]
+
+
+class DeviceReplay(Replay):
+    """A replay whose inputs and results are tensors on the GPU. Its script stays there.
+
+    Attributes:
+        present, absent: numbers of the sequences with and without steps, for the caller; None if all have steps.
+    """
+
+    present: Any = None
+    absent: Any = None
+    _runs = 0
+    _latest = 0, 0  # number of the run whose values are in the pool, and number of its launch
+
+    @serialised
+    def run(self, values: Sequence[Any], put: PutWeights, out: Sequence[Part]) -> int:
+        """Begin to compute the wanted rows.
+
+        Args:
+            values: values of the inputs, contiguous tensors (rows, width).
+            put: callback that copies the weights to the pool.
+            out: tensors that receive the wanted rows.
+
+        Returns:
+            Number of the run, for `run_backward`.
+
+        Raises:
+            CapacityError, HandleError: as for `Handle.forward`.
+            KernelError: an earlier launch was stopped.
+        """
+        engine = self._begin(values, put)
+        with copying(engine.machine, values[0].device) as copies:
+            for place, part in zip(self._outputs_at, out, strict=True):
+                copies.read(place, part)
+        return self._latest[0]
+
+    @serialised
+    def run_backward(
+        self, number: int, values: Sequence[Any], put: PutWeights, seeds: Sequence[Part | None],
+        out: Sequence[Any], finish: Callable[[Copies, Plan], None],
+    ) -> None:  # fmt: skip
+        """Begin to compute gradients after `run`. If another launch has begun since, compute the values again.
+
+        Args:
+            number: result of `run`.
+            values, put: the same as for `run`.
+            seeds: gradients of the wanted rows; None for zeros.
+            out: tensors that receive the inputs' gradients; None if a gradient is not needed.
+            finish: callback that copies the gradients of parameters.
+        """
+        engine, device = self._handle._engine, values[0].device
+        if self._latest != (number, engine.machine.launches) or engine.plan is not self._plan:
+            engine = self._begin(values, put)
+
+        def give(_: Pool) -> None:
+            at = self._plan.seeds
+            with copying(engine.machine, device) as copies:
+                for span, seed in zip(self._outputs, seeds, strict=True):
+                    if seed is None:
+                        copies.clear(at, math.prod(span.shape))
+                    else:
+                        copies.write(Place(at), seed)
+                    at += math.prod(span.shape)
+
+        self._launch(engine, give, part=1)
+        with copying(engine.machine, device) as copies:
+            for place, tensor in zip(self._gradients_at, out, strict=True):
+                if tensor is not None:
+                    copies.read(place, Part(tensor))
+            finish(copies, self._plan)
+
+    def _begin(self, values: Sequence[Any], put: PutWeights) -> Engine:
+        """Launch the forward with these values."""
+        self._handle._check_usable()
+        engine, device = self._handle._engine, values[0].device
+        engine.wait(running=1)
+        if self._planner is None or self._planner is not engine.planner:
+            self._make(self._chunks)
+            self._find_places()
+            engine = self._handle._engine
+            machine: Any = engine.machine
+            self._script = machine.keep_script(self._plan.script)
+            self._words = _Floats(self._script.memory)
+            self._inputs_at = [Place.of(key, device) for key in self._places or ()]
+            self._outputs_at = [Place.of(span.key, device) for span in self._outputs]
+            self._gradients_at = [Place.of(span.key, device) for span in self._gradients]
+
+        def give(_: Pool) -> None:
+            with copying(engine.machine, device) as copies:
+                put(engine, copies)
+                for place, value in zip(self._inputs_at, values, strict=True):
+                    copies.write(place, Part(value), self._words)
+
+        if self._keeps:
+            engine.store.park_gradients()
+        self._launch(engine, give, part=0)
+        self._runs += 1
+        self._latest = self._runs, engine.machine.launches
+        return engine
+
+    def _launch(self, engine: Engine, give: Callable[[Pool], None], part: int) -> None:
+        engine.wait(running=1)  # the machine runs two launches at most
+        machine: Any = engine.machine
+        entries = self._plan.divisions[part - 1] if part else 0
+        engine.launch(self._plan, given=give, part=part, begin=lambda: machine.launch_resident(self._script, entries))
+
+
+_steps = [0]  # steps of PyTorch's optimizers; fused ones do not change the versions of weights
+
+
+def _note_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    _steps[0] += 1
+
+
+register_optimizer_step_post_hook(_note_step)
+
+
+class DeviceStack(Stack):
+    """A stack on a GPU. It copies weights that have changed since its last launch.
+
+    It notices steps of PyTorch's optimizers, and writes that change a tensor's version. It notices other writes, such
+    as those through `weight.data`, together with the next of these.
+
+    Raises:
+        ModelError: the device is not the first GPU.
+    """
+
+    target = "cuda"
+    replays = DeviceReplay
+
+    def __init__(self, config: Config) -> None:
+        if number := torch.device(config.device).index:
+            raise ModelError(
+                f"the weights are on {config.device}, and vpps.torch's layers compute on the first GPU that the "
+                f"process sees: start it with CUDA_VISIBLE_DEVICES={number} and use cuda:0"
+            )
+        super().__init__(config)
+        self._refs: list[Any] = []  # the weights that were taken last
+        self._states: list[tuple[int, int, int]] = []  # version and address of each, and optimizer steps until then
+        self._in_pool: tuple[Distribution, int] | None = None  # places and number of the weights in the pool
+
+    # ---- weights
+
+    def _take(self, weights: Sequence[Any]) -> int:
+        states = [(w._version, w.data_ptr(), _steps[0]) for w in weights]
+        if states != self._states or any(ref() is not w for ref, w in zip(self._refs, weights, strict=True)):
+            self._refs, self._states, self._taken = [weakref.ref(w) for w in weights], states, self._taken + 1
+        return self._taken
+
+    def _put(self, weights: Sequence[Any], engine: Engine, copies: Copies) -> None:
+        """Copy the weights to the pool if they are not there."""
+        state = engine.store.distribution, self._taken
+        if self._in_pool == state:
+            return
+        for mine in self._cells:
+            W, U, *biases = (w.detach() for w in weights[mine.own.start : mine.own.stop])
+            _put_matrix(copies, state[0], mine.W, W)
+            _put_matrix(copies, state[0], mine.U, U)
+            if mine.b is not None:
+                _put_biases(copies, state[0], mine, *biases)
+        self._in_pool = state
+
+    def _learned(self, mine: _Cells, copies: Copies, plan: Plan, like: Any) -> list[Any]:
+        """Return the gradients of the weights of a cell."""
+        places = self.handle._store.distribution.places
+
+        def read(p: Parameter, into: Any = None) -> Any:
+            if p not in plan.reached and p not in plan.touched:
+                return None
+            into = like.new_zeros(p.shape) if into is None else into
+            if p in plan.touched:
+                copies.read(Place(places[p].gradient), Part(into))
+            return into
+
+        found = [read(mine.W), read(mine.U)]
+        if mine.b is None:
+            return found
+        if mine.a is None:
+            return [*found, read(mine.b), read(mine.b)]
+        more, both = like.new_zeros(mine.b.shape), 2 * mine.size
+        read(mine.b, more[:both])
+        read(mine.a, more[both:])
+        return [*found, read(mine.b), more]
+
+    # ---- calls
+
+    def _values(self, batch: Batch) -> list[Any]:
+        return [batch.x, *(part for state in batch.states for part in state), *batch.masks]
+
+    def _prepared(self, batch: Batch, grads: Grads | None) -> tuple[DeviceReplay, list[Any]]:
+        """Return the replay for a batch, and the values of its inputs."""
+        values, layout = self._values(batch), batch.layout
+        replay: Any = self._replay(batch, values, self._wanted(batch, grads), grads is not None)
+        if not layout.all_present and replay.present is None:
+            numbers = layout.present, np.flatnonzero(layout.lengths == 0)
+            replay.present, replay.absent = (torch.from_numpy(n).to(batch.x.device) for n in numbers)
+        return replay, values
+
+    def _parts(self, results: Sequence[Any], present: Any) -> list[Any]:
+        """Return the parts of y and the final states, or of their gradients, in the order of the rows to compute."""
+        y, *states = results
+        cells, size = range(self.config.cells), self.config.hidden_size
+        columns = [slice(k * size, (k + 1) * size) for k in range(self.config.directions)]
+        parts = [None if y is None else Part(y[:, own]) for own in columns]
+        return parts + [None if state is None else Part(state[k], present) for state in states for k in cells]
+
+    def forward(self, batch: Batch, weights: Sequence[Any], grads: Grads | None) -> tuple[list[Any], Token]:
+        """Implement `Stack.forward`. The results are not yet computed, but PyTorch's stream waits for them."""
+        config, layout, x = self.config, batch.layout, batch.x
+        y = x.new_empty(layout.n, config.hidden_size * config.directions)
+        shape = config.cells, layout.batch, config.hidden_size
+        # The state after a sequence without steps is the state before.
+        clones = [] if layout.all_present else [s.clone() for s in batch.states]
+        states = clones or [x.new_zeros(shape) for _ in range(config.states)]
+        if not layout.n:
+            return [y, *states], Token(0, 0)
+        with self.lock:
+            taken = self._take(weights)
+            replay, values = self._prepared(batch, grads)
+            number = replay.run(values, partial(self._put, weights), self._parts([y, *states], replay.present))
+        return [y, *states], Token(taken, number)
+
+    def backward(
+        self, batch: Batch, weights: Sequence[Any], grads: Grads, token: Token, seeds: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Implement `Stack.backward`, like `forward`."""
+        cells, layout, x = self.config.cells, batch.layout, batch.x
+        gx = x.new_empty(x.shape) if grads.x else None
+        shape = cells, layout.batch, self.config.hidden_size
+        gstates = [x.new_zeros(shape) if needed else None for needed in grads.states]
+        if not layout.n:
+            self._pass_on(layout, gstates, seeds[1:])
+            return [gx, *gstates], [None] * (cells * self._cells[0].count)
+        learned: list[Any] = []
+
+        def finish(copies: Copies, plan: Plan) -> None:
+            if replay.absent is not None:
+                copies.run(partial(_pass_on, replay.absent, gstates, seeds[1:]))
+            for mine in self._cells:
+                learned.extend(self._learned(mine, copies, plan, x))
+
+        with self.lock:
+            if token.taken != self._taken:
+                self._take(weights)
+            replay, values = self._prepared(batch, grads)
+            out = [
+                gx,
+                *(None if g is None else g[k] for g in gstates for k in range(cells)),
+                *(None for _ in batch.masks),
+            ]
+            put, given = partial(self._put, weights), self._parts(seeds, replay.present)
+            replay.run_backward(token.launch, values, put, given, out, finish)
+        return [gx, *gstates], learned
+
+
+kinds["cuda"] = DeviceStack
+
+
+def _pass_on(absent: Any, gstates: Sequence[Any], seeds: Sequence[Any]) -> None:
+    """Pass gradients on to the initial states of sequences without steps, which are their final states."""
+    for gstate, seed in zip(gstates, seeds, strict=False):
+        if gstate is not None and seed is not None:
+            gstate.index_copy_(1, absent, seed.index_select(1, absent))
+
+
+def _put_matrix(copies: Copies, distribution: Distribution, p: Parameter, value: Any) -> None:
+    """Copy a matrix to its place, and to that of its transpose. On a GPU, a panel is one row."""
+    place, stack = distribution.places[p], distribution.stacks.of.get(p)
+    copies.write(Place(place.weights), Part(value))
+    if place.transposed:
+        height, first = (p.shape[0], 0) if stack is None else (stack.shape[0], distribution.first_row(p))
+        target = copies.view(place.transposed, p.shape[1], height)[:, first : first + p.shape[0]]
+        copies.run(lambda: target.copy_(value.t()))
+
+
+def _put_biases(copies: Copies, distribution: Distribution, mine: _Cells, b: Any, more: Any) -> None:
+    """Copy the sum of PyTorch's biases; a GRU's second bias of n stays apart."""
+    assert mine.b is not None
+    target = copies.view(distribution.places[mine.b].weights, *mine.b.shape)
+    if mine.a is None:
+        copies.run(lambda: torch.add(b, more, out=target))
+        return
+    both = 2 * mine.size
+    copies.run(lambda: torch.add(b[:both], more[:both], out=target[:both]))
+    copies.write(Place(distribution.places[mine.b].weights + both), Part(b[both:]))
+    copies.write(Place(distribution.places[mine.a].weights), Part(more[both:]))
