@@ -145,7 +145,7 @@ def test_a_step_copies_in_order_and_never_waits(posing: Posing) -> None:
         ("record", LENDING, theirs), ("wait event", ours, LENDING)]  # fmt: skip
 
     def to_script(tensor: Any, k: int) -> Any:
-        return "copy", script + 4 * replay._places[k].start, tensor.data_ptr(), tensor.nbytes, theirs
+        return "copy", script + 4 * replay._places[k][0].start, tensor.data_ptr(), tensor.nbytes, theirs
 
     def from_pool(tensor: Any, start: int, pieces: Any = None) -> Any:
         copy = "copy", tensor.data_ptr(), pool + 4 * start, tensor.nbytes, theirs
@@ -219,6 +219,14 @@ def test_layers_and_failures(posing: Posing, monkeypatch: pytest.MonkeyPatch) ->
     expected = torch.autograd.grad(same(x)[0], [x, *same.parameters()], seed)
     for a, b in zip(expected, found, strict=True):
         torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
+    lstm.requires_grad_(False).weight_hh_l0.requires_grad_(True)  # which one step does not use
+    (one, _), ones = lstm(x[:1].detach()), torch.ones(1, 1, 4)
+    assert not torch.autograd.grad(one, lstm.weight_hh_l0, ones)[0].any()
+    posing.finish()
+    torch.testing.assert_close(one, same(x[:1])[0], rtol=1e-4, atol=1e-5)
+    lstm.requires_grad_(True)
+    lstm(x)
+    posing.finish()
     stack = lstm._stack[1]
     machine: Any = stack.handle._engine.machine
     (replay,) = stack._replays.values()
