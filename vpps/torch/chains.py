@@ -1,7 +1,7 @@
 """Recurrent layers of torch.nn as vpps models: cells in PyTorch's layout, graphs of sequences, and their launches.
 
-A `Stack` computes all layers and directions in one launch. It is a pure function of inputs and weights: the weights
-belong to the caller, and the stack copies those that have changed since its last launch.
+A `RecurrentStack` computes all layers and directions in one launch. It is a pure function of inputs and weights: the
+weights belong to the caller, and the stack copies those that have changed since its last launch.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class _Weight:
         return bool(same and self._some.tobytes() == self._bits)
 
 
-class Stack:
+class RecurrentStack:
     """All layers and directions of a recurrent network, as one vpps model with one handle."""
 
     target = "cpu"
@@ -449,13 +449,13 @@ def _zeros(weight: Any, is_frozen: bool) -> Any:
     return None if is_frozen else torch.zeros(weight.shape)
 
 
-_stacks: weakref.WeakValueDictionary[Config, Stack] = weakref.WeakValueDictionary()
+_stacks: weakref.WeakValueDictionary[Config, RecurrentStack] = weakref.WeakValueDictionary()
 _making = threading.Lock()
 numbers = itertools.count()
-kinds: dict[str, type[Stack]] = {"cpu": Stack}  # by type of device
+kinds: dict[str, type[RecurrentStack]] = {"cpu": RecurrentStack}  # by type of device
 
 
-def stack_for(config: Config) -> Stack:
+def stack_for(config: Config) -> RecurrentStack:
     """Return the stack of a configuration, which lives as long as somebody holds it."""
     with _making:
         found = _stacks.get(config)

@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from vpps.errors import DtypeError, GraphError
-from vpps.torch.chains import Batch, Config, Grads, Stack, Token, stack_for
+from vpps.torch.chains import Batch, Config, Grads, RecurrentStack, Token, stack_for
 from vpps.torch.layouts import Layout, PackedLayout, Sequences, equal_layout
 
 _STEPS_FIRST, _BATCH_FIRST, _PACKED, _LENGTHS = range(4)
 _MOST_STACKS = 16
 
-_stacks: OrderedDict[str, Stack] = OrderedDict()  # keeps the stacks of compiled code alive
+_stacks: OrderedDict[str, RecurrentStack] = OrderedDict()  # keeps the stacks of compiled code alive
 
 
 class TracedLayout(NamedTuple):
@@ -92,7 +92,7 @@ def call(config: Config, layout: TracedLayout, x: Any, states: list[Any], masks:
     return found[:-1]
 
 
-def _stack(config: str) -> Stack:
+def _stack(config: str) -> RecurrentStack:
     found = _stacks.pop(config, None)
     if found is None:
         found = stack_for(eval(config, {"Config": Config}))
