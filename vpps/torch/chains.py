@@ -27,7 +27,7 @@ from vpps.record.cell import cell
 from vpps.record.rows import Rows
 from vpps.session.handle import Handle
 from vpps.session.replay import Replay
-from vpps.torch.cores import advise
+from vpps.torch.cores import advise, vps_of_layers
 from vpps.torch.layouts import Layout
 from vpps.values import Float32
 
@@ -256,7 +256,7 @@ class RecurrentStack:
         self.config = config
         model = Model(seed=0)
         self._cells = [_Cells(model, config, k) for k in range(config.cells)]
-        vps = torch.get_num_threads() if self.target == "cpu" else None
+        vps = vps_of_layers() if self.target == "cpu" else None
         self.handle = Handle(model, SGD(lr=0.0), target=self.target, vps=vps)
         advise(self.target, self.handle.vps)
         self.lock = threading.RLock()

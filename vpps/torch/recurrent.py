@@ -263,8 +263,8 @@ class LSTM(_Layers):
 
     All steps of all layers are one launch. There is no padding: the work depends on the numbers of steps. Its
     parameters are ordinary parameters, so it works with every optimizer, `functional_call`, `copy.deepcopy`,
-    DistributedDataParallel and `torch.compile`. On a CPU it uses as many threads as `torch.get_num_threads()` at its
-    first call.
+    DistributedDataParallel and `torch.compile`. On a CPU it has as many threads as PyTorch at its first call, or
+    one per core after `vpps.torch.share_cores()`.
 
     It computes in float32. Weights of other types, and autocast, only change the type of results. `proj_size` is not
     supported. Gradients are differentiable once. The next call notices every write to the weights by an operator of
