@@ -232,7 +232,7 @@ class _Weight:
 
     def __init__(self, tensor: Any) -> None:
         self._tensor: Any = weakref.ref(tensor)
-        self._version, self._address = tensor._version, tensor.data_ptr()
+        self._version, self._address = None if tensor.is_inference() else tensor._version, tensor.data_ptr()
         self.array: Float32 = tensor.detach().contiguous().numpy()
         flat = tensor.detach().reshape(-1).numpy()  # shares the tensor's memory, if that is contiguous
         self._some = flat[:: max(1, len(flat) // _SAMPLE)]
@@ -240,7 +240,7 @@ class _Weight:
 
     def is_same(self, tensor: Any) -> bool:
         """Return True if this is the tensor, and it has not changed."""
-        if tensor is not self._tensor():
+        if tensor is not self._tensor() or self._version is None:  # tensors of inference mode have no version
             return False
         same = tensor._version == self._version and tensor.data_ptr() == self._address
         return bool(same and self._some.tobytes() == self._bits)
