@@ -78,7 +78,7 @@ PUBLIC = {
     "rows": {"T", "examples", "of", "shape"},
     "node": {"elements", "name", "signature"},
     "optimizer": set("beta1 beta2 eps groups lr name weight_decay".split()),
-    "lstm": set("U W b begin hidden_size load name sequence state_dict step".split()),
+    "lstm": set("U W b begin dropout hidden_size layers load name sequence state_dict step".split()),
     "handle": set(
         "accumulated apply backward clip_norm close compare_weights device_value disassemble discard_accumulated ema "
         "explain fb forward gradients input_gradient inspect kept memory model optimizer policy precision "

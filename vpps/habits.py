@@ -156,7 +156,6 @@ enable_grad set_grad_enabled: handle.fb and handle.gradients compute gradients, 
 Module Sequential ModuleList: a class of yours holds parameters, and its methods may be cells: @vpps.cell
 Dropout: that is a function: vpps.dropout(x, rate)
 ReLU Tanh Sigmoid GELU SiLU: that is a function, such as vpps.relu
-LayerNorm: that is a function: vpps.layer_norm(x)
 CrossEntropyLoss: that is a function: vpps.cross_entropy(logits, label)
 MSELoss: that is a function: vpps.mse(x, y)
 BCEWithLogitsLoss: that is a function: vpps.binary_cross_entropy_with_logits(logits, targets)
@@ -174,7 +173,7 @@ zeros: graph.zeros(n) is a vector of zeros
 pow: there are x ** 2 and x ** 0.5
 optim: optimizers are classes in vpps, such as vpps.Adam
 renew_cg ComputationGraph: every mini-batch has a vpps.Graph() of its own
-Embedding Linear LSTM GRU MLP BiLSTM NaryTreeLSTM ChildSumTreeLSTM NaryTreeGRU: it is in vpps.nn: vpps.nn.{name}
+Embedding Linear LayerNorm LSTM GRU MLP BiLSTM CRF NaryTreeLSTM ChildSumTreeLSTM NaryTreeGRU: it is vpps.nn.{name}
 LSTMBuilder VanillaLSTMBuilder CompactVanillaLSTMBuilder FastLSTMBuilder: vpps.nn.LSTM(model, input_size, hidden_size)
 CoupledLSTMBuilder SparseLSTMBuilder: vpps.nn.LSTM(model, input_size, hidden_size) is the standard LSTM
 GRUBuilder: vpps.nn.GRU(model, input_size, hidden_size)
@@ -259,7 +258,6 @@ Module ModuleList: a class of yours holds parameters of a model, and its methods
 Parameter: model.parameter(name, shape) declares one
 Sequential: vpps.nn.MLP has a hidden layer; a function of yours calls layers one after the other
 Dropout: that is a function: vpps.dropout(x, rate)
-LayerNorm: that is a function: vpps.layer_norm(x)
 LSTMCell: it is vpps.nn.LSTM(model, input_size, hidden_size).step
 GRUCell: it is vpps.nn.GRU(model, input_size, hidden_size).step
 functional: functions are in vpps, such as vpps.relu
@@ -365,16 +363,23 @@ negative_slope: it is called slope
 [gelu]
 approximate: it is the tanh form
 [layer_norm]
-normalized_shape weight bias: vpps.layer_norm(x) * gain + bias, with parameters gain and bias of the model
-[LSTM GRU BiLSTM]
-num_layers layers: make one object per layer, with the states below as inputs: lstm2.sequence(graph, states)
-batch_first: there is no batch dimension: write one example, or map rows with graph.map
-bias: layers always have a bias
+normalized_shape weight bias: vpps.nn.LayerNorm(model, size) has weight and bias
+[LayerNorm]
+normalized_shape: LayerNorm(model, size)
+elementwise_affine: vpps.layer_norm(x) has no parameters
+[CRF]
+num_tags: CRF(model, n_tags)
+[BiLSTM]
+num_layers layers: make one object per layer: high(graph, chains, vpps.concat(low(graph, chains, x)))
 dropout: call vpps.dropout(x, rate) between layers; it is off in handle.forward
+[LSTM GRU BiLSTM]
+batch_first: there is no batch dimension: call the layer with graph, chains and x, a row for every vertex
+bias: layers always have a bias
 hidden_dim input_dim: {owner}(model, input_size, hidden_size)
 [LSTM GRU]
+layers: it is called num_layers
 bidirectional: vpps.nn.BiLSTM(model, input_size, hidden_size) reads both ways
-[LSTM GRU BiLSTM MLP Linear Embedding ChildSumTreeLSTM NaryTreeLSTM NaryTreeGRU]
+[LSTM GRU BiLSTM MLP Linear LayerNorm CRF Embedding ChildSumTreeLSTM NaryTreeLSTM NaryTreeGRU]
 -: the model comes first: vpps.nn.{owner}(model, ...)
 device: {elsewhere}
 dtype: all weights are float32; {rounds}

@@ -9,6 +9,7 @@ import numpy as np
 import vpps
 import vpps.nn
 from tests.errors.table import read
+from vpps.data import GraphSet
 
 
 class World:
@@ -30,6 +31,8 @@ class World:
         self.elsewhere = other.lookup(self.E, 3)
         self.rows_elsewhere = other.rows(np.ones((5, 8)))
         self.labels = np.array([3, 0, 7, 7, 1])
+        self.chains = GraphSet([3, 2], [[-1], [0], [1], [-1], [0]])[:]
+        self.lstm, self.crf = vpps.nn.LSTM(self.model, 8, 8), vpps.nn.CRF(self.model, 8)
 
         def embed(word: Any) -> Any:
             return vpps.lookup(self.E, word)
@@ -438,6 +441,18 @@ vpps.nn.MLP(vpps.Model(), 3, [], 2)  # ShapeError: without a hidden layer use Li
 vpps.nn.Embedding(vpps.Model(), 5, 3)(3)  # GraphError: Embedding 'embedding'*in a graph call embedding(graph, i)
 graph.lookup(vpps.nn.Embedding(vpps.Model(), 5, 3), 3)
     # DtypeError: got <vpps.nn.Embedding 'embedding'*; pass its attribute
-vpps.nn.LSTM(vpps.Model(), 2, 3)([])  # ModelError: LSTM cannot be called; call its cells begin and step
+lstm([], chains, rows)  # GraphError: lstm(graph, chains, x, state): expected a vpps.Graph, got []
+lstm(graph, [[x, x]], rows)  # DataError: a layer reads chains: every vertex has at most one child
+lstm(graph, GraphSet([3], [[-1], [0], [0]])[:], rows[:3])  # DataError: one chain per graph; 1 * first, 2 last
+lstm(graph, chains, rows, rows[:2])  # ShapeError: expected the state (h0, c0), got 1 parts
+lstm(graph, chains, rows, (rows[:2], rows))  # ShapeError: state): c0: expected 2 rows of shape (8,)*got <5 rows
+lstm(graph, chains, rows, (np.ones((2, 8)),) * 2)  # ShapeError: h0: expected 2 rows*graph.rows(array)*got array(
+vpps.nn.GRU(vpps.Model(), 8, 8, num_layers=2)(graph, chains, rows, rows[:2])
+    # ShapeError: gru(graph, chains, x, state): h0: expected 4 rows of shape (8,), one per chain and layer
+vpps.nn.GRU(vpps.Model(), 8, 8, dropout=1)  # DtypeError: gru: dropout=1: expected a rate in [0, 1)
+crf.loss(graph, chains, rows[:4], labels)  # ShapeError: crf.loss: emissions: expected 5 rows*one per vertex*got <4 rows
+crf.loss(graph, chains, rows, labels[:4])  # ShapeError: crf.loss: tags of shape (4,); expected (5,)
+crf.loss(graph, chains, rows, labels + 1)  # IndexRangeError: index 8 is out of range*0 to 7
+crf.decode(chains, np.ones((4, 8)))  # ShapeError: crf.decode: emissions of shape (4, 8); expected 8 per vertex
 vpps.nn.NaryTreeLSTM(vpps.Model(), 8, 8, per_child='no')  # DtypeError: per_child
 """)

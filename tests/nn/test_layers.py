@@ -88,6 +88,18 @@ CASES = {
         lambda w, xs: np.concatenate([lstm(w, xs), lstm(w, xs[::-1], "_l0_reverse")[::-1]], axis=1),
     ),
     "gru": Case(lambda m: GRU(m, X, H, reset_after=True), ("GRU", (X, H), {}), gru_states, gru),
+    "lstm of two layers": Case(
+        lambda m: LSTM(m, X, H, num_layers=2),
+        ("LSTM", (X, H, 2), {}),
+        lambda layer, graph, xs: layer.sequence(graph, [graph.input(x) for x in xs]),
+        lambda w, xs: lstm(w, lstm(w, xs), "_l1"),
+    ),
+    "layer norm": Case(
+        lambda m: vpps.nn.LayerNorm(m, X),
+        ("LayerNorm", (X,), {}),
+        lambda layer, graph, xs: list(layer(graph.rows(xs))),
+        lambda w, xs: (xs - xs.mean(1)[:, None]) / np.sqrt(xs.var(1)[:, None] + 1e-5) * w["weight"] + w["bias"],
+    ),
     "linear": Case(
         lambda m: Linear(m, X, H),
         ("Linear", (X, H), {}),
@@ -145,6 +157,8 @@ def test_equal_outputs_beside_pytorch_in_both_directions(case: Case) -> None:
     kind, sizes, options = case.torch
     torch.manual_seed(1)
     theirs, others = (getattr(torch.nn, kind)(*sizes, **options) for _ in range(2))
+    for p in theirs.parameters():  # those of a LayerNorm begin as ours do
+        torch.nn.init.uniform_(p, -0.5, 0.5)
     model, xs = vpps.Model(seed=1), sequence()
     layer = case.make(model)
 
@@ -211,6 +225,8 @@ def without(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         ("linear without bias", lambda w: w | {"bias": np.ones(H)}, "also have 'bias'; this layer has weight"),
         ("lstm", lambda w: w | {"weight_hr_l0": np.ones((2, H))}, "also have 'weight_hr_l0'"),
         ("lstm", lambda w: w | {"weight_ih_l0_reverse": 0}, "layers l0, l0_reverse, but this is one layer: choose one"),
+        ("lstm of two layers", without("weight_hh_l1"), "'weight_hh_l1' is not among the weights"),
+        ("lstm of two layers", lambda w: w | {"weight_ih_l2": 0}, "l0, l1, l2, but this object has num_layers=2"),
         ("bilstm", without("weight_hh_l0_reverse"), "BiLSTM.load: 'weight_hh_l0_reverse' is not among the weights"),
         (
             "gru",
@@ -274,9 +290,11 @@ def test_layers_say_what_they_are_and_their_errors_name_them() -> None:
     model = vpps.Model()
     output, words = Linear(model, 64, 5, name="output"), Embedding(model, N, X)
     layers = [words, LSTM(model, X, H), GRU(model, X, H), BiLSTM(model, X, H), MLP(model, X, H, 2)]
+    layers += [GRU(model, X, H, num_layers=2, name="deep"), vpps.nn.LayerNorm(model, X), vpps.nn.CRF(model, N)]
     trees = [NaryTreeLSTM(model, 0, H), NaryTreeGRU(model, X, H), ChildSumTreeLSTM(model, X, H)]
     assert repr(output) == "<vpps.nn.Linear 'output': 64 -> 5>"
     sizes = ["5 -> 3", "3 -> 4", "3 -> 4", "3 -> 4", "3 -> 2", "0 -> 4", "3 -> 4", "3 -> 4"]
+    sizes[5:5] = ["3 -> 4", "3 -> 3", "5 -> 5"]
     for layer, size in zip([*layers, *trees], sizes, strict=True):
         assert repr(layer) == f"<vpps.nn.{type(layer).__name__} {layer.name!r}: {size}>"
     graph = vpps.Graph()

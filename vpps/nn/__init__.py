@@ -4,18 +4,21 @@ from typing import TYPE_CHECKING, Any
 
 from vpps.hints import missing_from as _missing_from
 from vpps.nn.attention import attend
+from vpps.nn.crf import CRF
 from vpps.nn.embedding import Embedding
-from vpps.nn.linear import MLP, Linear
+from vpps.nn.linear import MLP, LayerNorm, Linear
 from vpps.nn.recurrent import GRU, LSTM, BiLSTM, State
 from vpps.nn.trees import ChildSumTreeLSTM, NaryTreeGRU, NaryTreeLSTM
 
 __all__ = [
+    "CRF",
     "GRU",
     "LSTM",
     "MLP",
     "BiLSTM",
     "ChildSumTreeLSTM",
     "Embedding",
+    "LayerNorm",
     "Linear",
     "NaryTreeGRU",
     "NaryTreeLSTM",

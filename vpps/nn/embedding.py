@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, overload
 
 import numpy as np
@@ -10,9 +9,8 @@ import numpy as np
 import vpps
 from vpps.errors import GraphError
 from vpps.model.model import Init
-from vpps.nn.layer import Assignments, Layer
+from vpps.nn.layer import Layer
 from vpps.ops.operand import IntArray, Operand, running
-from vpps.values import Float32
 
 
 class Embedding(Layer):
@@ -31,6 +29,8 @@ class Embedding(Layer):
         (100, 8)
     """
 
+    _in_torch = (("weight", "table"),)
+
     def __init__(
         self,
         model: vpps.Model,
@@ -43,12 +43,6 @@ class Embedding(Layer):
     ) -> None:
         self.name = name
         self.table = model.lookup(name, (rows, size), init=init, trainable=trainable)
-
-    def _to_torch(self) -> dict[str, Float32]:
-        return {"weight": self.table.numpy()}
-
-    def _from_torch(self, given: Mapping[str, Float32]) -> Assignments:
-        return [(self.table, given["weight"])]
 
     def _sizes(self) -> tuple[int, int]:
         return self.table.shape[0], self.table.shape[1]

@@ -126,7 +126,9 @@ def _parts(layer: Any) -> Iterator[Any]:
         yield layer.output
     elif type(layer) is BiLSTM and layer.table is not None:
         yield from (layer.table, layer)
-    elif isinstance(layer, vpps.Lookup) or type(layer) in (Linear, *RECURRENT) or any(layer is f for f in ACTIVATIONS):
+    elif type(layer) in (LSTM, GRU):
+        yield from layer.layers
+    elif isinstance(layer, vpps.Lookup) or type(layer) in (Linear, BiLSTM) or any(layer is f for f in ACTIVATIONS):
         yield layer
     else:
         what = "a cell of yours" if isinstance(layer, Cell) else "no layer that ONNX has an operator for"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from vpps.errors import ModelError, ShapeError, TraceError
 from vpps.hints import Hinting, hinted
 from vpps.model.model import Parameter, refuse_nonfinite
-from vpps.record.cell import Cell
 from vpps.text import dir_without
 from vpps.values import Float32, as_float32, as_mapping, said_of
 
@@ -42,29 +40,22 @@ class Named:
         return 0 if W is None else W.shape[1], self.hidden_size
 
 
-class Layer(ABC, Named, Hinting):
+class Layer(Named, Hinting):
     """A layer with the same weights as its counterpart in PyTorch. It does not import PyTorch."""
 
     _directions: ClassVar[tuple[str, ...]] = ("",)  # suffixes of PyTorch's names
+    _in_torch: ClassVar[tuple[tuple[str, str], ...]]  # names in PyTorch, and attributes, of parameters that both have
 
     __dir__ = dir_without("")
 
-    @abstractmethod
     def _to_torch(self) -> dict[str, Float32]:
         """Return the weights in PyTorch's layout, keyed by PyTorch's names without the layer-number suffix."""
+        shared = {name: getattr(self, attribute) for name, attribute in self._in_torch}
+        return {name: p.numpy() for name, p in shared.items() if p is not None}
 
-    @abstractmethod
     def _from_torch(self, given: Mapping[str, Float32]) -> Assignments:
         """Convert weights in PyTorch's layout, with valid names and shapes, to the parameters' new values."""
-
-    if not TYPE_CHECKING:  # editors and type checkers must not treat such a layer as a function
-
-        def __call__(self, *inputs: Any) -> Any:
-            """Raise ModelError: unlike PyTorch's layer, this one cannot be called."""
-            cells = (name for name in dir(type(self)) if isinstance(getattr(type(self), name, None), Cell))
-            raise ModelError(
-                f"{type(self).__name__} cannot be called; call its cells {' and '.join(cells)} at every vertex"
-            )
+        return [(getattr(self, attribute), given[name]) for name, attribute in self._in_torch if name in given]
 
     def state_dict(self, prefix: str = "") -> dict[str, Float32]:
         """Return copies of the weights in the layout of PyTorch's layer, keyed by its names with `prefix` in front.
@@ -126,34 +117,47 @@ class Recurrent(Layer):
     sum twice as much per step.
     """
 
-    def state_dict(self, prefix: str = "", layer: str = "l0") -> dict[str, Float32]:
-        """Like `Linear.state_dict`; `layer` is PyTorch's suffix: "l0", "l1", "l0_reverse" ..., or "" for a cell."""
-        return {prefix + _key(name, _suffix(layer)): weights for name, weights in self._to_torch().items()}
+    _stack: tuple[Recurrent, ...] = ()  # the layers, if there are several
+
+    def state_dict(self, prefix: str = "", layer: str | None = None) -> dict[str, Float32]:
+        """Like `Linear.state_dict`, for all layers. `layer` is PyTorch's suffix for a single one: "l0" (default), "l1",
+        "l0_reverse" ..., or "" for a cell."""
+        parts = self._numbered("state_dict", layer)
+        return {prefix + _key(name, end): weights for part, end in parts for name, weights in part._to_torch().items()}
 
     def load(self, weights: Mapping[str, Any], prefix: str = "", layer: str | None = None) -> None:
         """Load the weights of PyTorch's layer or cell, like `Linear.load`: `lstm.load(torch_lstm.state_dict())`.
 
         Args:
-            layer: suffix as in `state_dict`; optional if the weights belong to a single layer.
+            layer: suffix as in `state_dict`; optional if the weights belong to as many layers as this object has.
 
         Raises:
-            ModelError: also if there are several layers and `layer` is None.
+            ModelError: also if they belong to more layers and `layer` is None.
         """
-        self._assign(self._read(weights, prefix, _suffix(self._only(weights, prefix) if layer is None else layer)))
+        parts = self._numbered("load", self._only(weights, prefix) if layer is None else layer)
+        self._assign([pair for part, end in parts for pair in part._read(weights, prefix, end)])
 
-    def _only(self, weights: Mapping[str, Any], prefix: str) -> str:
-        """Return the only layer in the weights. Raises ModelError if there are several."""
+    def _numbered(self, method: str, layer: str | None) -> list[tuple[Recurrent, str]]:
+        """Return the layers, each with the suffix of its weights' names."""
+        if self._stack and layer is not None:
+            raise ModelError(f"{type(self).__name__}.{method}: leave layer= out, for all {len(self._stack)} layers")
+        own = _suffix("l0" if layer is None else layer)
+        return [(part, f"_l{k}") for k, part in enumerate(self._stack)] or [(self, own)]
+
+    def _only(self, weights: Mapping[str, Any], prefix: str) -> str | None:
+        """Return the only layer in the weights. Raises ModelError if there are more than this object has."""
         start = f"{prefix}weight_ih"
         found = [key[len(start) :] for key in self._by_name(weights) if key.startswith(start)]
         layers = [
             suffix.removeprefix("_") for suffix in found if not (REVERSE in self._directions and REVERSE in suffix)
         ]
-        if len(layers) > 1:
+        if len(layers) > max(1, len(self._stack)):
+            choose = f"is one layer: choose one, as in layer={layers[0]!r}"
             raise ModelError(
-                f"{type(self).__name__}.load: these are the weights of layers {', '.join(layers)}, but this is one "
-                f"layer: choose one, as in layer={layers[0]!r}"
+                f"{type(self).__name__}.load: these are the weights of layers {', '.join(layers)}, but this "
+                f"{f'object has num_layers={len(self._stack)}' if self._stack else choose}"
             )
-        return layers[0] if layers else "l0"
+        return layers[0] if layers and not self._stack else None
 
 
 def _suffix(layer: str) -> str:

@@ -1,14 +1,11 @@
-"""Affine layers, for use inside cells, on expressions and on rows."""
+"""Affine layers and normalisation, for use inside cells, on expressions and on rows."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import vpps
 from vpps.errors import ShapeError
 from vpps.init import Initialiser
-from vpps.nn.layer import Assignments, Layer, Named
-from vpps.values import Float32
+from vpps.nn.layer import Layer, Named
 
 
 class Linear(Layer):
@@ -18,6 +15,8 @@ class Linear(Layer):
         bias: False omits b.
         init: initialiser of W.
     """
+
+    _in_torch = ("weight", "W"), ("bias", "b")
 
     def __init__(
         self,
@@ -34,12 +33,6 @@ class Linear(Layer):
             self.W = model.parameter("W", (output_size, input_size), init=init)
             self.b = model.parameter("b", (output_size,), init="zeros") if bias else None
 
-    def _to_torch(self) -> dict[str, Float32]:
-        return {"weight": self.W.numpy()} | ({} if self.b is None else {"bias": self.b.numpy()})
-
-    def _from_torch(self, given: Mapping[str, Float32]) -> Assignments:
-        return [(self.W, given["weight"])] + ([] if self.b is None else [(self.b, given["bias"])])
-
     def _sizes(self) -> tuple[int, int]:
         return self.W.shape[1], self.W.shape[0]
 
@@ -48,6 +41,28 @@ class Linear(Layer):
         """Map (input_size,) to (output_size,), and `Rows` row by row. Product and bias form one instruction."""
         y = self.W @ x
         return y if self.b is None else y + self.b
+
+
+class LayerNorm(Layer):
+    """Layer normalisation (Ba et al. 2016), y = (x - mean) / sqrt(variance + eps) ⊙ gain + b, like `nn.LayerNorm` over
+    vectors. The function `vpps.layer_norm` has no parameters."""
+
+    _in_torch = ("weight", "gain"), ("bias", "b")
+
+    def __init__(self, model: vpps.Model, size: int, *, eps: float = 1e-5, name: str = "layer_norm") -> None:
+        self.name = name
+        self.eps = eps
+        with model.scope(name):
+            self.gain = model.parameter("gain", (size,), init="ones")
+            self.b = model.parameter("b", (size,), init="zeros")
+
+    def _sizes(self) -> tuple[int, int]:
+        return self.gain.shape[0], self.gain.shape[0]
+
+    @vpps.cell
+    def __call__(self, x: vpps.Expression) -> vpps.Expression:
+        """Normalise a vector of shape (size,), and `Rows` row by row."""
+        return vpps.layer_norm(x, eps=self.eps) * self.gain + self.b
 
 
 class MLP(Named):

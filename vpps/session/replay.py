@@ -52,17 +52,18 @@ class Span(NamedTuple):
         if not n:
             return cls(0, (0, width))
         first, last = int(starts[0]), int(starts[-1])
-        zeros = bool((starts == ZERO).any())
-        if not zeros and last - first == (n - 1) * width and np.array_equal(starts, np.arange(first, last + 1, width)):
+        in_order = last - first == (n - 1) * width and first != ZERO
+        if in_order and starts.tobytes() == np.arange(first, last + 1, width).astype(starts.dtype).tobytes():
             return cls(first, (n, width))
-        firsts = starts.astype(np.int64)
-        if zeros:
+        first, firsts = int(np.minimum.reduce(starts)), starts.astype(np.int64)
+        if first == ZERO:
             index = firsts[:, None] + np.arange(width)
             index[firsts == ZERO] = ZERO
             return cls(0, (n, width), index.reshape(-1))
-        first = int(firsts.min())
         firsts -= first
-        piece = int(np.gcd.reduce(firsts, initial=width))
+        piece = width
+        if np.bitwise_or.reduce(firsts % width):
+            piece = int(np.gcd.reduce(firsts, initial=width))
         firsts //= piece
         if piece < width:
             firsts = (firsts[:, None] + np.arange(width // piece)).reshape(-1)
@@ -131,8 +132,8 @@ class Replay:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the plan holds."""
-        return 0 if self._planner is None else self._plan.script.nbytes
+        """Bytes of the inputs' values, in the graph and in the script."""
+        return 2 * sum(chunk.nbytes for chunk in self._chunks)
 
     @serialised
     def forward(self, values: Sequence[Floats], out: Sequence[Floats]) -> int:

@@ -31,7 +31,7 @@ from vpps.torch.cores import advise
 from vpps.torch.layouts import Layout
 from vpps.values import Float32
 
-_MOST_REPLAYS = 16
+_MOST_REPLAYS = 128
 _MOST_BYTES = 1 << 27  # of scripts that wait for their layout to come again
 _SAMPLE = 64  # weights per tensor that are compared to find writes that do not change the tensor's version
 
@@ -263,6 +263,7 @@ class Stack:
         self._weights: list[_Weight] = []  # the weights in the model
         self._taken = 0  # number of times that weights were copied to the model
         self._replays: OrderedDict[Any, Replay] = OrderedDict()
+        self._held = 0  # bytes of their scripts
 
     # ---- weights
 
@@ -285,10 +286,10 @@ class Stack:
         if found is None:
             graph, inputs, wanted = self._record(batch, grads)
             found = self.replays(self.handle, graph, inputs, wanted, keeps)
-            held = sum(replay.nbytes for replay in self._replays.values())
-            while self._replays and (len(self._replays) >= _MOST_REPLAYS or held > _MOST_BYTES):
-                held -= self._replays.popitem(last=False)[1].nbytes
+            while self._replays and (len(self._replays) >= _MOST_REPLAYS or self._held > _MOST_BYTES):
+                self._held -= self._replays.popitem(last=False)[1].nbytes
             self._replays[key] = found
+            self._held += found.nbytes
         self._replays.move_to_end(key)
         return found
 
@@ -445,7 +446,7 @@ class Stack:
 
 
 def _zeros(weight: Any, is_frozen: bool) -> Any:
-    return None if is_frozen else torch.zeros(weight.shape)
+    return None if is_frozen else weight.new_zeros(weight.shape)
 
 
 _stacks: weakref.WeakValueDictionary[Config, Stack] = weakref.WeakValueDictionary()

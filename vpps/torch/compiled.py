@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from vpps.errors import DtypeError, GraphError
 from vpps.torch.chains import Batch, Config, Grads, Stack, Token, stack_for
-from vpps.torch.layouts import Layout, Sequences, equal_layout, packed_layout
+from vpps.torch.layouts import Layout, PackedLayout, Sequences, equal_layout
 
 _STEPS_FIRST, _BATCH_FIRST, _PACKED, _LENGTHS = range(4)
 _MOST_STACKS = 16
@@ -107,7 +107,7 @@ def _batch(
 ) -> Batch:
     layout: Layout
     if form == _PACKED:
-        layout = packed_layout(sizes.numpy())
+        layout = PackedLayout(sizes.numpy())
     elif form == _LENGTHS:
         layout = Layout(sizes.numpy())
     else:

@@ -50,10 +50,14 @@ class Layout:
         key: equal for equal layouts.
     """
 
+    rows: NDArray[np.int32] | None = None
+
     def __init__(
         self, lengths: Ints, rows: NDArray[np.int32] | None = None, cuts: NDArray[np.bool_] | None = None
     ) -> None:
-        self.lengths, self.rows, self.cuts = lengths, rows, cuts
+        self.lengths, self.cuts = lengths, cuts
+        if rows is not None:
+            self.rows = rows
         self.n, self.batch = int(lengths.sum()), len(lengths)
         self.present = np.flatnonzero(lengths)
         self.all_present = len(self.present) == self.batch
@@ -142,16 +146,37 @@ def equal_layout(batch: int, steps: int, batch_first: bool) -> Layout:
     return found
 
 
-def packed_layout(batch_sizes: Ints) -> Layout:
-    """Return the layout of a PackedSequence with these batch sizes."""
-    batch, steps = int(batch_sizes[0]), len(batch_sizes)
-    # Sequences are in the order of their lengths: a step ends as many of them as the next one has less.
-    ends = batch_sizes - np.append(batch_sizes[1:], 0)
-    lengths = np.arange(steps, 0, -1).repeat(ends[::-1])
-    offsets = running_sum(lengths)
-    rows = running_sum(batch_sizes).take(np.arange(offsets[-1]) - offsets[:-1].repeat(lengths))
-    rows += np.arange(batch).repeat(lengths)
-    return Layout(lengths, rows.astype(np.int32))
+class PackedLayout(Layout):
+    """The layout of a PackedSequence. Sequences are in the order of their lengths, longest first.
+
+    Args:
+        sizes: number of sequences at each step.
+    """
+
+    def __init__(self, sizes: Ints) -> None:
+        # A step ends as many sequences as the next one has less.
+        ends = sizes - np.append(sizes[1:], 0)
+        self._sizes, self._starts = sizes, running_sum(sizes)
+        super().__init__(np.arange(len(sizes), 0, -1).repeat(ends[::-1]))
+        self.key = (b"packed", sizes.tobytes(), None)
+
+    @cached_property
+    def rows(self) -> NDArray[np.int32]:  # type: ignore[override]
+        """(n,) rows of the steps, sequence by sequence."""
+        offsets, lengths = running_sum(self.lengths), self.lengths
+        rows = self._starts.take(np.arange(self.n) - offsets[:-1].repeat(lengths))
+        return (rows + np.arange(self.batch).repeat(lengths)).astype(np.int32)
+
+    def direction(self, backward: bool) -> Direction:
+        if backward:
+            return super().direction(backward)
+        sizes, n, batch = self._sizes, self.n, self.batch
+        before = np.arange(n, dtype=np.int32)
+        before[batch:] -= sizes[:-1].repeat(sizes[1:])
+        before[:batch] = -1
+        levels = np.arange(len(sizes), dtype=np.int32).repeat(sizes)
+        last = self._starts.take(self.lengths - 1) + np.arange(batch)
+        return Direction(before[:, None], levels, before < 0, last.astype(np.int32))
 
 
 def sequences(given: Any, resets: Any, batch_first: bool, width: int, what: str) -> Sequences:
@@ -205,7 +230,7 @@ def _of_tensor(x: Any, batch_first: bool, what: str) -> Sequences:
 def _of_packed(given: Any) -> Sequences:
     sizes, order = given.batch_sizes, given.sorted_indices
     restored = lambda y: PackedSequence(y, sizes, order, given.unsorted_indices)  # noqa: E731
-    layout = packed_layout(sizes.numpy())
+    layout = PackedLayout(sizes.numpy())
     return Sequences(given.data, layout, restored, None if order is None else (order, given.unsorted_indices))
 
 

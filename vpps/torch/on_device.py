@@ -7,6 +7,7 @@ launch that fails.
 
 from __future__ import annotations
 
+import itertools
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -19,14 +20,14 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from vpps.engine.engine import Engine
-from vpps.errors import ModelError
+from vpps.errors import ModelError, NoGradientError
 from vpps.model.model import Parameter
 from vpps.ops.element import WORD_BYTES
 from vpps.placement.distribution import Distribution, Pool
 from vpps.planner.plan import Plan
 from vpps.runtime.driver import DeviceMemory, Driver
 from vpps.session.replay import Replay
-from vpps.torch.chains import Batch, Config, Grads, Stack, Token, _Cells, kinds
+from vpps.torch.chains import Batch, Config, Grads, Stack, Token, _Cells, _zeros, kinds
 from vpps.turns import serialised
 
 
@@ -161,7 +162,13 @@ def copying(machine: Any, device: Any) -> Iterator[Copies]:
         yield Copies(machine, driver, stream)
 
 
+def _numbers(rows: Any, device: Any) -> Any:
+    """Return the numbers of rows for `Part`, given a mask, or a slice of all."""
+    return None if isinstance(rows, slice) else torch.from_numpy(np.flatnonzero(rows)).to(device)
+
+
 PutWeights = Callable[[Engine, Copies], None]
+_runs = itertools.count(1)  # numbers of runs, of all replays: another replay can take the place of one
 
 
 class DeviceReplay(Replay):
@@ -173,7 +180,6 @@ class DeviceReplay(Replay):
 
     present: Any = None
     absent: Any = None
-    _runs = 0
     _latest = 0, 0  # number of the run whose values are in the pool, and number of its launch
 
     @serialised
@@ -245,21 +251,21 @@ class DeviceReplay(Replay):
             machine: Any = engine.machine
             self._script = machine.keep_script(self._plan.script)
             self._words = _Floats(self._script.memory)
-            self._inputs_at = [Place.of(key, device) for key in self._places or ()]
+            self._inputs_at = [Place.of(key, device) for key, _ in self._places or ()]
+            self._rows_read = [_numbers(rows, device) for _, rows in self._places or ()]
             self._outputs_at = [Place.of(span.key, device) for span in self._outputs]
             self._gradients_at = [Place.of(span.key, device) for span in self._gradients]
 
         def give(_: Pool) -> None:
             with copying(engine.machine, device) as copies:
                 put(engine, copies)
-                for place, value in zip(self._inputs_at, values, strict=True):
-                    copies.write(place, Part(value), self._words)
+                for place, value, rows in zip(self._inputs_at, values, self._rows_read, strict=True):
+                    copies.write(place, Part(value, rows), self._words)
 
         if self._keeps:
             engine.store.park_gradients()
         self._launch(engine, give, part=0)
-        self._runs += 1
-        self._latest = self._runs, engine.machine.launches
+        self._latest = next(_runs), engine.machine.launches
         return engine
 
     def _launch(self, engine: Engine, give: Callable[[Pool], None], part: int) -> None:
@@ -356,8 +362,8 @@ class DeviceStack(Stack):
         values, layout = self._values(batch), batch.layout
         replay: Any = self._replay(batch, values, self._wanted(batch, grads), grads is not None)
         if not layout.all_present and replay.present is None:
-            numbers = layout.present, np.flatnonzero(layout.lengths == 0)
-            replay.present, replay.absent = (torch.from_numpy(n).to(batch.x.device) for n in numbers)
+            has_steps = layout.lengths > 0
+            replay.present, replay.absent = (_numbers(mask, batch.x.device) for mask in (has_steps, ~has_steps))
         return replay, values
 
     def _parts(self, results: Sequence[Any], present: Any) -> list[Any]:
@@ -381,7 +387,12 @@ class DeviceStack(Stack):
         with self.lock:
             taken = self._take(weights)
             replay, values = self._prepared(batch, grads)
-            number = replay.run(values, partial(self._put, weights), self._parts([y, *states], replay.present))
+            put, out = partial(self._put, weights), self._parts([y, *states], replay.present)
+            try:
+                number = replay.run(values, put, out)
+            except NoGradientError:
+                number, (replay, values) = 0, self._prepared(batch, None)
+                replay.run(values, put, out)
         return [y, *states], Token(taken, number)
 
     def backward(
@@ -392,9 +403,9 @@ class DeviceStack(Stack):
         gx = x.new_empty(x.shape) if grads.x else None
         shape = cells, layout.batch, self.config.hidden_size
         gstates = [x.new_zeros(shape) if needed else None for needed in grads.states]
-        if not layout.n:
+        if not token.launch:
             self._pass_on(layout, gstates, seeds[1:])
-            return [gx, *gstates], [None] * (cells * self._cells[0].count)
+            return [gx, *gstates], self._of_weights(weights, {})
         learned: list[Any] = []
 
         def finish(copies: Copies, plan: Plan) -> None:
@@ -407,14 +418,12 @@ class DeviceStack(Stack):
             if token.taken != self._taken:
                 self._take(weights)
             replay, values = self._prepared(batch, grads)
-            out = [
-                gx,
-                *(None if g is None else g[k] for g in gstates for k in range(cells)),
-                *(None for _ in batch.masks),
-            ]
+            into = [part for g in gstates for part in ([None] * cells if g is None else g)]
+            out = [gx, *into, *(None for _ in batch.masks)]
             put, given = partial(self._put, weights), self._parts(seeds, replay.present)
             replay.run_backward(token.launch, values, put, given, out, finish)
-        return [gx, *gstates], learned
+        pairs = enumerate(zip(weights, learned, strict=True))
+        return [gx, *gstates], [_zeros(w, k in self.config.frozen) if g is None else g for k, (w, g) in pairs]
 
 
 kinds["cuda"] = DeviceStack

@@ -132,8 +132,8 @@ class GroupingResult(Structure):
 # ---- the account of a plan (vpps/planner/native/account.py)
 
 
-PHASES = ("forward", "backward", "gradients", "update")  # of a launch; "gradients" are those of the weights
-LaunchPhase = IntEnum("LaunchPhase", " ".join(PHASES).upper(), start=0)
+LaunchPhase = IntEnum("LaunchPhase", "FORWARD BACKWARD GRADIENTS UPDATE", start=0)
+PHASES = tuple(phase.name.lower() for phase in LaunchPhase)  # of a launch; "gradients" are those of the weights
 
 
 class Origin(IntEnum):
