@@ -46,6 +46,7 @@ BENCHES: list[tuple[str, int, list[str], Any]] = [
     ("matvec.py --precision bf16 --shapes 64x32 --vectors 3 --rounds 1", 4, [], ()),
     ("policies.py --synthetic --workload tree-lstm --batch-sizes 4 --hidden 8 --mini-batches 2 --rounds 2 --seconds "
      "0.001 --policy sinks-last,fsm --mode train", 3, ["policies_table.py {lines}"], ()),
+    ("ragged.py --batch-sizes 3 --hidden 8 --passes 1 --mini-batches 2 --seconds 0", 25, [], TORCH),
     ("recording.py --trees {trees} --batch 5 --rounds 3", 14, [], ()),
     (f"torch_layer.py {TINY} --limit 12 --batch-sizes 1,5 --loss roots", 16, [], TORCH),
     (f"torch_layer.py {TINY} --limit 12 --batch-sizes 5 --sharing", 3, [], TORCH),

@@ -125,9 +125,17 @@ def check_from_dgl(recipe: ModuleType, found: Any) -> None:
     assert accuracy > 0.7  # 0.4 belong to the most common class
 
 
+def check_recurrent_ppo(recipe: ModuleType, found: Any) -> None:
+    for means, rates in found.values():
+        assert means[0] < 2  # a policy without memory
+        assert max(means) > 6
+        assert min(rates) > 0
+
+
 CHECKS: dict[str, Callable[[ModuleType, Any], None]] = {
     name.removeprefix("check_"): check for name, check in globals().items() if name.startswith("check_")
 }
+OF_TORCH = {"recurrent_ppo"}
 SMALLER = {"latency": {"hidden": 32, "n_trees": 32, "at_once": 8}}
 
 
@@ -139,7 +147,9 @@ def page_of(name: str) -> Block:
 
 
 @pytest.mark.cpu
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.frameworks("torch")) if n in OF_TORCH else n for n in PROGRAMS]
+)
 def test_a_recipe_does_what_it_says(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,9 +16,9 @@ from vpps.script.instructions import HEADER_WORDS
 torch = pytest.importorskip("torch")
 
 from vpps.torch import chains, on_device  # noqa: E402
-from vpps.torch.chains import Batch, Config, Grads, Stack  # noqa: E402
+from vpps.torch.chains import Batch, Config, Grads, RecurrentStack  # noqa: E402
 from vpps.torch.layouts import Layout, equal_layout  # noqa: E402
-from vpps.torch.on_device import DeviceStack, DeviceTensors  # noqa: E402
+from vpps.torch.on_device import DeviceRecurrentStack, DeviceTensors  # noqa: E402
 
 pytestmark = pytest.mark.simt
 
@@ -31,7 +31,7 @@ class Posing(DeviceTensors):
 
     def __init__(self, fake: FakeCuda) -> None:
         self.fake, self.current = fake, fake.cuStreamCreate(1)[1]
-        self.stacks: list[Stack] = []
+        self.stacks: list[RecurrentStack] = []
 
     def stream(self, device: Any) -> int:
         return self.current
@@ -43,9 +43,9 @@ class Posing(DeviceTensors):
         self.fake.calls.append(("operators", stream))
         self.fake._put(stream, lambda: torch.no_grad()(operators)() is not self)
 
-    def stack(self, config: Config) -> DeviceStack:
+    def stack(self, config: Config) -> DeviceRecurrentStack:
         """Return a new stack, which the fixture closes."""
-        self.stacks.append(stack := DeviceStack(config))
+        self.stacks.append(stack := DeviceRecurrentStack(config))
         return stack
 
     def finish(self) -> None:
@@ -90,7 +90,7 @@ def random_batch(config: Config, layout: Layout, gives_states: bool) -> Batch:
     return Batch(torch.randn(layout.n, config.input_size), layout, tuple(states), tuple(masks))
 
 
-def step(stack: Stack, batch: Batch, weights: list[Any], seeds: list[Any]) -> list[Any]:
+def step(stack: RecurrentStack, batch: Batch, weights: list[Any], seeds: list[Any]) -> list[Any]:
     """Run forward and backward. Returns results and gradients, which a simulated GPU may not have computed yet."""
     grads = Grads(True, (True,) * len(batch.states))
     found, token = stack.forward(batch, weights, grads)
@@ -114,7 +114,7 @@ RAGGED = Layout(np.array([3, 0, 5, 1]))
 def test_results_are_those_of_the_host(posing: Posing, config: Config, layout: Layout, gives_states: bool) -> None:
     """Covers index and strided copies, transposes of stacked weights, sequences without steps, and seeds of None."""
     weights, batch = weights_of(config), random_batch(config, layout, gives_states)
-    host, device = Stack(config), posing.stack(config)
+    host, device = RecurrentStack(config), posing.stack(config)
     seeds = [torch.randn(t.shape) for t in host.forward(batch, weights, None)[0]]
     for given in (seeds, [None, *seeds[1:]], [seeds[0], *[None] * config.states]):
         expected, found = step(host, batch, weights, given), step(device, batch, weights, given)
@@ -192,7 +192,7 @@ def test_only_changed_weights_are_copied(posing: Posing) -> None:
         y = stack.forward(batch, weights, None)[0][0]
         sources = [call[2] for call in fake.calls[begin:] if call[0] == "copy"]
         posing.finish()
-        expected = Stack(LSTM)
+        expected = RecurrentStack(LSTM)
         torch.testing.assert_close(y, expected.forward(batch, weights, None)[0][0], rtol=1e-4, atol=1e-5)
         expected.handle.close()
         return weights[0].data_ptr() in sources
@@ -244,4 +244,4 @@ def test_layers_and_failures(posing: Posing, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_other_gpus_are_refused() -> None:
     with pytest.raises(vpps.ModelError, match="CUDA_VISIBLE_DEVICES=1"):
-        DeviceStack(LSTM._replace(device="cuda:1"))
+        DeviceRecurrentStack(LSTM._replace(device="cuda:1"))

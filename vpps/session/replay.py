@@ -124,7 +124,6 @@ class Replay:
         self._planner: Planner | None = None
         # Of each input: its words, and the rows that something reads. None: not yet known.
         self._places: list[tuple[slice | NDArray[np.int64], Any]] | None = None
-        self._is_fresh = True  # True if the script holds the values that were recorded
 
     @property
     def _turn(self) -> Turn:
@@ -204,22 +203,25 @@ class Replay:
         if self._planner is None or self._planner is not engine.planner:
             self._make(values)
             engine = handle._engine
-        elif not self._is_fresh and self._places is None:
-            self._find_places()
-        if not self._is_fresh:
-            assert self._places is not None
-            script = self._plan.script
-            for (place, rows), value, chunk in zip(self._places, values, self._chunks, strict=True):
-                if isinstance(place, slice) and isinstance(value, int):
-                    ctypes.memmove(address(script) + FLOAT32.bytes * place.start, value, chunk.nbytes)
-                else:
-                    script.view(FLOAT32.dtype)[place] = _array(value, chunk.shape)[rows].reshape(-1)
-        self._is_fresh = False
+        else:
+            self._replace(values)
         if self._keeps:
             engine.store.park_gradients()
         engine.launch(self._plan, at_once=True)
         engine.wait()
         return engine
+
+    def _replace(self, values: Sequence[Floats]) -> None:
+        """Replace the inputs' values in the script."""
+        if self._places is None:
+            self._find_places()
+        assert self._places is not None
+        script = self._plan.script
+        for (place, rows), value, chunk in zip(self._places, values, self._chunks, strict=True):
+            if isinstance(place, slice) and isinstance(value, int):
+                ctypes.memmove(address(script) + FLOAT32.bytes * place.start, value, chunk.nbytes)
+            else:
+                script.view(FLOAT32.dtype)[place] = _array(value, chunk.shape)[rows].reshape(-1)
 
     def _make(self, values: Sequence[Floats]) -> None:
         """Plan with these values, for the current places of the parameters."""
@@ -228,10 +230,11 @@ class Replay:
         self._handle._configurator.interrupt()
         self._handle._configurator.prepare(self._graph, trains=self._keeps)
         self._plan = self._handle._configurator.kernel_for(self._graph, self._made, trains=self._keeps)
-        self._planner, self._places, self._is_fresh = self._handle._engine.planner, None, True
+        self._places = None
         widths = [math.prod(rows.shape) for rows in self._wanted]
         self._outputs = [Span.of(places_of(self._plan, rows), w) for rows, w in zip(self._wanted, widths, strict=True)]
         self._gradients = [self._gradient_of(rows) for rows in self._inputs] if self._keeps else []
+        self._planner = self._handle._engine.planner  # last: Ctrl-C may come before
 
     def _made(self, planner: Planner) -> Plan:
         if self._keeps:
@@ -266,10 +269,10 @@ class Replay:
         reads = [part.reshape(chunk.shape) for part, chunk in zip(self._split(is_read), self._chunks, strict=True)]
         if not alike or is_read.sum() < len(words) or any((read.any(1) != read.all(1)).any() for read in reads):
             raise ScriptError("a replay cannot find its inputs in the script; please report this")
-        self._places = []
-        for own, read in zip(self._split(place_of), reads, strict=True):
-            some = not read.all()
-            self._places.append((own[read.reshape(-1)], read[:, 0]) if some else (Span.of(own, 1).key, slice(None)))
+        self._places = [
+            (Span.of(own, 1).key, slice(None)) if read.all() else (own[read.reshape(-1)], read[:, 0])
+            for own, read in zip(self._split(place_of), reads, strict=True)
+        ]
 
     def _split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
         """Return the values of each input."""

@@ -1,7 +1,7 @@
 """Recurrent layers of torch.nn as vpps models: cells in PyTorch's layout, graphs of sequences, and their launches.
 
-A `Stack` computes all layers and directions in one launch. It is a pure function of inputs and weights: the weights
-belong to the caller, and the stack copies those that have changed since its last launch.
+A `RecurrentStack` computes all layers and directions in one launch. It is a pure function of inputs and weights: the
+weights belong to the caller, and the stack copies those that have changed since its last launch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vpps.record.cell import cell
 from vpps.record.rows import Rows
 from vpps.session.handle import Handle
 from vpps.session.replay import Replay
-from vpps.torch.cores import advise
+from vpps.torch.cores import advise, vps_of_layers
 from vpps.torch.layouts import Layout
 from vpps.values import Float32
 
@@ -232,7 +232,7 @@ class _Weight:
 
     def __init__(self, tensor: Any) -> None:
         self._tensor: Any = weakref.ref(tensor)
-        self._version, self._address = tensor._version, tensor.data_ptr()
+        self._version, self._address = None if tensor.is_inference() else tensor._version, tensor.data_ptr()
         self.array: Float32 = tensor.detach().contiguous().numpy()
         flat = tensor.detach().reshape(-1).numpy()  # shares the tensor's memory, if that is contiguous
         self._some = flat[:: max(1, len(flat) // _SAMPLE)]
@@ -240,13 +240,13 @@ class _Weight:
 
     def is_same(self, tensor: Any) -> bool:
         """Return True if this is the tensor, and it has not changed."""
-        if tensor is not self._tensor():
+        if tensor is not self._tensor() or self._version is None:  # tensors of inference mode have no version
             return False
         same = tensor._version == self._version and tensor.data_ptr() == self._address
         return bool(same and self._some.tobytes() == self._bits)
 
 
-class Stack:
+class RecurrentStack:
     """All layers and directions of a recurrent network, as one vpps model with one handle."""
 
     target = "cpu"
@@ -256,7 +256,7 @@ class Stack:
         self.config = config
         model = Model(seed=0)
         self._cells = [_Cells(model, config, k) for k in range(config.cells)]
-        vps = torch.get_num_threads() if self.target == "cpu" else None
+        vps = vps_of_layers() if self.target == "cpu" else None
         self.handle = Handle(model, SGD(lr=0.0), target=self.target, vps=vps)
         advise(self.target, self.handle.vps)
         self.lock = threading.RLock()
@@ -449,13 +449,13 @@ def _zeros(weight: Any, is_frozen: bool) -> Any:
     return None if is_frozen else weight.new_zeros(weight.shape)
 
 
-_stacks: weakref.WeakValueDictionary[Config, Stack] = weakref.WeakValueDictionary()
+_stacks: weakref.WeakValueDictionary[Config, RecurrentStack] = weakref.WeakValueDictionary()
 _making = threading.Lock()
 numbers = itertools.count()
-kinds: dict[str, type[Stack]] = {"cpu": Stack}  # by type of device
+kinds: dict[str, type[RecurrentStack]] = {"cpu": RecurrentStack}  # by type of device
 
 
-def stack_for(config: Config) -> Stack:
+def stack_for(config: Config) -> RecurrentStack:
     """Return the stack of a configuration, which lives as long as somebody holds it."""
     with _making:
         found = _stacks.get(config)

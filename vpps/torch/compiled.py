@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from vpps.errors import DtypeError, GraphError
-from vpps.torch.chains import Batch, Config, Grads, Stack, Token, stack_for
+from vpps.errors import DtypeError, GraphError, ShapeError
+from vpps.torch.chains import Batch, Config, Grads, RecurrentStack, Token, stack_for
 from vpps.torch.layouts import Layout, PackedLayout, Sequences, equal_layout
 
 _STEPS_FIRST, _BATCH_FIRST, _PACKED, _LENGTHS = range(4)
 _MOST_STACKS = 16
 
-_stacks: OrderedDict[str, Stack] = OrderedDict()  # keeps the stacks of compiled code alive
+_stacks: OrderedDict[str, RecurrentStack] = OrderedDict()  # keeps the stacks of compiled code alive
 
 
 class TracedLayout(NamedTuple):
@@ -41,7 +41,7 @@ class TracedLayout(NamedTuple):
     cuts: Tensor | None
 
 
-def traced_sequences(given: Any, resets: Any, batch_first: bool, what: str) -> Sequences:
+def traced_sequences(given: Any, resets: Any, batch_first: bool, width: int, what: str) -> Sequences:
     """Return the sequences that a layer was given, with a TracedLayout; the counterpart of `layouts.sequences`."""
     order, batched = None, True
     if isinstance(given, PackedSequence):
@@ -74,6 +74,10 @@ def traced_sequences(given: Any, resets: Any, batch_first: bool, what: str) -> S
 
     else:
         raise DtypeError(f"{what}: compiled code takes a tensor, PackedSequence or list of tensors, not {type(given)}")
+    if x.dim() != 2 or x.shape[1] != width:
+        raise ShapeError(f"{what}: each step has {x.shape[-1]} numbers; input_size is {width}")
+    if cuts is not None and (cuts.dtype != torch.bool or cuts.numel() != x.shape[0]):
+        raise ShapeError(f"{what}: resets: expected a tensor of torch.bool with an element per step")
     layout = TracedLayout(form, x.shape[0], batch, sizes, None if cuts is None else cuts.reshape(-1))
     return Sequences(x, layout, restored, order, batched)  # type: ignore[arg-type]
 
@@ -92,7 +96,7 @@ def call(config: Config, layout: TracedLayout, x: Any, states: list[Any], masks:
     return found[:-1]
 
 
-def _stack(config: str) -> Stack:
+def _stack(config: str) -> RecurrentStack:
     found = _stacks.pop(config, None)
     if found is None:
         found = stack_for(eval(config, {"Config": Config}))

@@ -15,6 +15,7 @@ from vpps.text import counted
 from vpps.values import as_count
 
 _advised = False
+_shared = False  # True after `share_cores`
 _fitting: set[tuple[int, int]] = set()  # (threads, virtual processors) that need no warning
 
 
@@ -27,9 +28,15 @@ def share_cores(torch_threads: int = 1) -> None:
     Raises:
         HandleError: the number of threads is invalid.
     """
-    global _advised
+    global _advised, _shared
     torch.set_num_threads(as_count(torch_threads, "share_cores: torch_threads", HandleError))
-    _advised = True
+    _advised = _shared = True
+
+
+def vps_of_layers() -> int | None:
+    """Return the number of virtual processors of recurrent layers: as many as PyTorch has threads, or, after
+    `share_cores`, None for the default."""
+    return None if _shared else torch.get_num_threads()
 
 
 def advise(target: str, vps: int) -> None:
@@ -45,8 +52,8 @@ def advise(target: str, vps: int) -> None:
     _advised = True
     warnings.warn(
         f"PyTorch's {counted(threads, 'thread')} and {counted(vps, 'virtual processor')} share {cores} cores and "
-        "slow each other down: call vpps.torch.share_cores() first, which leaves PyTorch one thread, or make the "
-        "Module with a smaller vps=",
+        "slow each other down: call vpps.torch.share_cores() first, which leaves PyTorch one thread, or give "
+        "vpps.torch.Module a smaller vps=",
         RuntimeWarning,
         stacklevel=users_level("vpps", "torch"),
     )

@@ -27,7 +27,7 @@ from vpps.placement.distribution import Distribution, Pool
 from vpps.planner.plan import Plan
 from vpps.runtime.driver import DeviceMemory, Driver
 from vpps.session.replay import Replay
-from vpps.torch.chains import Batch, Config, Grads, Stack, Token, _Cells, _zeros, kinds
+from vpps.torch.chains import Batch, Config, Grads, RecurrentStack, Token, _Cells, _zeros, kinds
 from vpps.turns import serialised
 
 
@@ -68,7 +68,7 @@ class _Floats:
 _pools: weakref.WeakKeyDictionary[Any, _Floats] = weakref.WeakKeyDictionary()  # by machine
 
 
-class Place(NamedTuple):
+class FloatPlace(NamedTuple):
     """Floats of the pool or of a script.
 
     Attributes:
@@ -80,7 +80,7 @@ class Place(NamedTuple):
     index: Any = None
 
     @classmethod
-    def of(cls, key: Any, device: Any) -> Place:
+    def of(cls, key: Any, device: Any) -> FloatPlace:
         """Return the place of a key from `Span.key`."""
         return cls(key.start) if isinstance(key, slice) else cls(-1, torch.from_numpy(key).to(device))
 
@@ -102,15 +102,15 @@ class Copies:
             known = _pools[machine] = _Floats(machine.pool.memory)
         self._pool = known
 
-    def write(self, place: Place, part: Part, floats: _Floats | None = None) -> None:
+    def write(self, place: FloatPlace, part: Part, floats: _Floats | None = None) -> None:
         """Copy from a tensor to a place."""
         self._copy(part, place, floats or self._pool, is_write=True)
 
-    def read(self, place: Place, part: Part) -> None:
+    def read(self, place: FloatPlace, part: Part) -> None:
         """Copy from a place to a tensor."""
         self._copy(part, place, self._pool, is_write=False)
 
-    def _copy(self, part: Part, place: Place, floats: _Floats, is_write: bool) -> None:
+    def _copy(self, part: Part, place: FloatPlace, floats: _Floats, is_write: bool) -> None:
         (tensor, rows), (start, index) = part, place
         shape = (len(tensor if rows is None else rows), *tensor.shape[1:])
         count = math.prod(shape)
@@ -229,7 +229,7 @@ class DeviceReplay(Replay):
                     if seed is None:
                         copies.clear(at, math.prod(span.shape))
                     else:
-                        copies.write(Place(at), seed)
+                        copies.write(FloatPlace(at), seed)
                     at += math.prod(span.shape)
 
         self._launch(engine, give, part=1)
@@ -251,10 +251,10 @@ class DeviceReplay(Replay):
             machine: Any = engine.machine
             self._script = machine.keep_script(self._plan.script)
             self._words = _Floats(self._script.memory)
-            self._inputs_at = [Place.of(key, device) for key, _ in self._places or ()]
+            self._inputs_at = [FloatPlace.of(key, device) for key, _ in self._places or ()]
             self._rows_read = [_numbers(rows, device) for _, rows in self._places or ()]
-            self._outputs_at = [Place.of(span.key, device) for span in self._outputs]
-            self._gradients_at = [Place.of(span.key, device) for span in self._gradients]
+            self._outputs_at = [FloatPlace.of(span.key, device) for span in self._outputs]
+            self._gradients_at = [FloatPlace.of(span.key, device) for span in self._gradients]
 
         def give(_: Pool) -> None:
             with copying(engine.machine, device) as copies:
@@ -285,7 +285,7 @@ def _note_step(optimizer: Any, args: Any, kwargs: Any) -> None:
 register_optimizer_step_post_hook(_note_step)
 
 
-class DeviceStack(Stack):
+class DeviceRecurrentStack(RecurrentStack):
     """A stack on a GPU. It copies weights that have changed since its last launch.
 
     It notices steps of PyTorch's optimizers, and writes that change a tensor's version. It notices other writes, such
@@ -306,13 +306,14 @@ class DeviceStack(Stack):
             )
         super().__init__(config)
         self._refs: list[Any] = []  # the weights that were taken last
-        self._states: list[tuple[int, int, int]] = []  # version and address of each, and optimizer steps until then
+        self._states: list[tuple[object, int, int]] = []  # version and address of each, and optimizer steps until then
         self._in_pool: tuple[Distribution, int] | None = None  # places and number of the weights in the pool
 
     # ---- weights
 
     def _take(self, weights: Sequence[Any]) -> int:
-        states = [(w._version, w.data_ptr(), _steps[0]) for w in weights]
+        versions = [object() if w.is_inference() else w._version for w in weights]  # those of inference have none
+        states = [(version, w.data_ptr(), _steps[0]) for version, w in zip(versions, weights, strict=True)]
         if states != self._states or any(ref() is not w for ref, w in zip(self._refs, weights, strict=True)):
             self._refs, self._states, self._taken = [weakref.ref(w) for w in weights], states, self._taken + 1
         return self._taken
@@ -339,7 +340,7 @@ class DeviceStack(Stack):
                 return None
             into = like.new_zeros(p.shape) if into is None else into
             if p in plan.touched:
-                copies.read(Place(places[p].gradient), Part(into))
+                copies.read(FloatPlace(places[p].gradient), Part(into))
             return into
 
         found = [read(mine.W), read(mine.U)]
@@ -375,7 +376,7 @@ class DeviceStack(Stack):
         return parts + [None if state is None else Part(state[k], present) for state in states for k in cells]
 
     def forward(self, batch: Batch, weights: Sequence[Any], grads: Grads | None) -> tuple[list[Any], Token]:
-        """Implement `Stack.forward`. The results are not yet computed, but PyTorch's stream waits for them."""
+        """Implement `RecurrentStack.forward`. The results are not yet computed, but PyTorch's stream waits for them."""
         config, layout, x = self.config, batch.layout, batch.x
         y = x.new_empty(layout.n, config.hidden_size * config.directions)
         shape = config.cells, layout.batch, config.hidden_size
@@ -398,7 +399,7 @@ class DeviceStack(Stack):
     def backward(
         self, batch: Batch, weights: Sequence[Any], grads: Grads, token: Token, seeds: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
-        """Implement `Stack.backward`, like `forward`."""
+        """Implement `RecurrentStack.backward`, like `forward`."""
         cells, layout, x = self.config.cells, batch.layout, batch.x
         gx = x.new_empty(x.shape) if grads.x else None
         shape = cells, layout.batch, self.config.hidden_size
@@ -426,7 +427,7 @@ class DeviceStack(Stack):
         return [gx, *gstates], [_zeros(w, k in self.config.frozen) if g is None else g for k, (w, g) in pairs]
 
 
-kinds["cuda"] = DeviceStack
+kinds["cuda"] = DeviceRecurrentStack
 
 
 def _pass_on(absent: Any, gstates: Sequence[Any], seeds: Sequence[Any]) -> None:
@@ -439,7 +440,7 @@ def _pass_on(absent: Any, gstates: Sequence[Any], seeds: Sequence[Any]) -> None:
 def _put_matrix(copies: Copies, distribution: Distribution, p: Parameter, value: Any) -> None:
     """Copy a matrix to its place, and to that of its transpose. On a GPU, a panel is one row."""
     place, stack = distribution.places[p], distribution.stacks.of.get(p)
-    copies.write(Place(place.weights), Part(value))
+    copies.write(FloatPlace(place.weights), Part(value))
     if place.transposed:
         height, first = (p.shape[0], 0) if stack is None else (stack.shape[0], distribution.first_row(p))
         target = copies.view(place.transposed, p.shape[1], height)[:, first : first + p.shape[0]]
@@ -455,5 +456,5 @@ def _put_biases(copies: Copies, distribution: Distribution, mine: _Cells, b: Any
         return
     both = 2 * mine.size
     copies.run(lambda: torch.add(b[:both], more[:both], out=target[:both]))
-    copies.write(Place(distribution.places[mine.b].weights + both), Part(b[both:]))
-    copies.write(Place(distribution.places[mine.a].weights), Part(more[both:]))
+    copies.write(FloatPlace(distribution.places[mine.b].weights + both), Part(b[both:]))
+    copies.write(FloatPlace(distribution.places[mine.a].weights), Part(more[both:]))

@@ -10,7 +10,7 @@ import torch
 
 from vpps.errors import GraphError, ModelError, ShapeError
 from vpps.torch import compiled
-from vpps.torch.chains import Batch, Config, Grads, Stack, numbers, stack_for
+from vpps.torch.chains import Batch, Config, Grads, RecurrentStack, numbers, stack_for
 from vpps.torch.function import dense_seed, first_order_only
 from vpps.torch.layouts import Layout, Sequences, equal_layout, sequences
 
@@ -18,7 +18,7 @@ from vpps.torch.layouts import Layout, Sequences, equal_layout, sequences
 class _Call(NamedTuple):
     """A call of a stack, and the numbers of its tensors: x, initial states, masks, weights."""
 
-    stack: Stack
+    stack: RecurrentStack
     layout: Layout
     n_states: int
     n_masks: int
@@ -140,9 +140,9 @@ class _Recurrent(torch.nn.Module):
     def _config(self, frozen: tuple[int, ...], device: str, number: int) -> Config:
         raise NotImplementedError
 
-    def _stack_for(self, x: Any, frozen: tuple[int, ...] | None) -> Stack:
+    def _stack_for(self, x: Any, frozen: tuple[int, ...] | None) -> RecurrentStack:
         """Return the stack; `frozen` are the weights without gradients, None if gradients are not needed."""
-        kept: tuple[Any, Stack] | None = self.__dict__.get("_stack")
+        kept: tuple[Any, RecurrentStack] | None = self.__dict__.get("_stack")
         if kept is not None and kept[0] == x.device and frozen in (None, kept[1].config.frozen):
             stack = kept[1]
             if stack.handle.pid == os.getpid():
@@ -223,7 +223,7 @@ class _Layers(_Recurrent, torch.nn.RNNBase):
         """
         what = type(self).__name__
         if torch.compiler.is_compiling():
-            found = compiled.traced_sequences(input, resets, self.batch_first, what)
+            found = compiled.traced_sequences(input, resets, self.batch_first, self.input_size, what)
         else:
             found = sequences(input, resets, self.batch_first, self.input_size, what)
         y, *final = self._computed(found.x, found.layout, self._initial(hx, found))
@@ -263,8 +263,8 @@ class LSTM(_Layers):
 
     All steps of all layers are one launch. There is no padding: the work depends on the numbers of steps. Its
     parameters are ordinary parameters, so it works with every optimizer, `functional_call`, `copy.deepcopy`,
-    DistributedDataParallel and `torch.compile`. On a CPU it uses as many threads as `torch.get_num_threads()` at its
-    first call.
+    DistributedDataParallel and `torch.compile`. On a CPU it has as many threads as PyTorch at its first call, or
+    one per core after `vpps.torch.share_cores()`.
 
     It computes in float32. Weights of other types, and autocast, only change the type of results. `proj_size` is not
     supported. Gradients are differentiable once. The next call notices every write to the weights by an operator of
