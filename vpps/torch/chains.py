@@ -446,7 +446,7 @@ class RecurrentStack:
 
 
 def _zeros(weight: Any, is_frozen: bool) -> Any:
-    return None if is_frozen else torch.zeros(weight.shape)
+    return None if is_frozen else weight.new_zeros(weight.shape)
 
 
 _stacks: weakref.WeakValueDictionary[Config, RecurrentStack] = weakref.WeakValueDictionary()

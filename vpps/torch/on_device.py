@@ -306,13 +306,14 @@ class DeviceRecurrentStack(RecurrentStack):
             )
         super().__init__(config)
         self._refs: list[Any] = []  # the weights that were taken last
-        self._states: list[tuple[int, int, int]] = []  # version and address of each, and optimizer steps until then
+        self._states: list[tuple[object, int, int]] = []  # version and address of each, and optimizer steps until then
         self._in_pool: tuple[Distribution, int] | None = None  # places and number of the weights in the pool
 
     # ---- weights
 
     def _take(self, weights: Sequence[Any]) -> int:
-        states = [(w._version, w.data_ptr(), _steps[0]) for w in weights]
+        versions = [object() if w.is_inference() else w._version for w in weights]  # those of inference have none
+        states = [(version, w.data_ptr(), _steps[0]) for version, w in zip(versions, weights, strict=True)]
         if states != self._states or any(ref() is not w for ref, w in zip(self._refs, weights, strict=True)):
             self._refs, self._states, self._taken = [weakref.ref(w) for w in weights], states, self._taken + 1
         return self._taken
