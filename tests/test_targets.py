@@ -19,7 +19,10 @@ OTHER_MEANINGS = {
     "runtime/cores.py": "a controller of cgroups",
     "runtime/driver.py": "a package",
     "kernel/simt_compiler.py": "a folder of templates",
-    **dict.fromkeys([f"torch/{name}.py" for name in ("function", "module", "state")], "a device of PyTorch"),
+    **dict.fromkeys(
+        [f"torch/{name}.py" for name in "chains function module on_device recurrent state".split()],
+        "a device of PyTorch",
+    ),
 }
 
 

@@ -116,7 +116,7 @@ def _placed(plan: Plan, block: int) -> Iterator[tuple[str, Decoded]]:
         sections = stream.sections
         while number + 1 < len(sections) and sections[number + 1].start <= d.position - start:
             number += 1
-        yield sections[number].during.value, d
+        yield sections[number].during, d
 
 
 def kind_of(d: Decoded | None) -> str:

@@ -135,6 +135,7 @@ LAYERS: dict[str, Layer] = {"vpps.torch.LSTM": vpps.torch.LSTM, "torch.nn.LSTMCe
 
 def main(updates: int = 13, layers: dict[str, Layer] = LAYERS) -> dict[str, tuple[list[float], list[float]]]:
     """Train with each layer in turn; returns the mean return and the frames per second of every update, by layer."""
+    torch.set_num_threads(1)  # all tensors are small
     agents: dict[str, Agent] = {}
     for name, layer in layers.items():
         torch.manual_seed(1)  # equal weights
@@ -156,5 +157,4 @@ def main(updates: int = 13, layers: dict[str, Layer] = LAYERS) -> dict[str, tupl
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # all tensors are small
     main()

@@ -10,13 +10,13 @@ from threading import Barrier, Thread
 from typing import Any
 
 import pytest
-from safetensors import torch as safetensors
 
 import vpps
 from tests.processes import run
 
 torch = pytest.importorskip("torch", reason="torch is not installed: scripts/test --torch installs and tests it")
 
+from safetensors import torch as safetensors  # noqa: E402
 from torch.func import functional_call  # noqa: E402
 from torch.nn.utils import parameters_to_vector, vector_to_parameters  # noqa: E402
 from torch.nn.utils.parametrizations import weight_norm  # noqa: E402

@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
-import vpps.torch
+import vpps
+
+torch = pytest.importorskip("torch", reason="torch is not installed: scripts/test --torch installs and tests it")
+
+from torch import nn  # noqa: E402
 
 pytestmark = pytest.mark.cpu
 

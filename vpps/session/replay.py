@@ -1,7 +1,8 @@
 """Replay: a graph that is recorded and planned once, and launched often, with new values of its inputs.
 
 A plan's script contains the values of the graph's inputs. A replay finds their words by planning twice, with different
-values: only these words differ between the two scripts. Until a graph is run a second time, its own script is launched.
+values: only these words differ between the two scripts. It does so when a graph runs for the second time, because many
+graphs never do.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class Replay:
         self._handle, self._graph, self._inputs, self._wanted, self._keeps = handle, graph, inputs, wanted, keeps
         self._chunks = [_data_of(graph, rows) for rows in inputs]
         self._planner: Planner | None = None
-        # Of each input: its words, and the rows that something reads. None: not yet known.
+        # For each input, its words and the rows that something reads; None until they are known.
         self._places: list[tuple[slice | NDArray[np.int64], Any]] | None = None
 
     @property
@@ -139,7 +140,7 @@ class Replay:
         """Compute the wanted rows.
 
         Args:
-            values: values of the inputs. The first run must get the values that were recorded.
+            values: values of the inputs.
             out: memory for the wanted rows.
 
         Returns:
@@ -247,8 +248,8 @@ class Replay:
         return Span.of(found[rows.ids], math.prod(rows.shape))
 
     def _find_places(self) -> None:
-        """Find the inputs' words in the script. Raises ScriptError if a value has several, or a part of a row has none.
-        A row that nothing reads has none."""
+        """Find the inputs' words in the script. Raises ScriptError if a value has several, if only a part of a row has
+        words, or if other words of the script differ. A row that nothing reads has no words."""
         assert self._planner is not None
         total = sum(chunk.size for chunk in self._chunks)
         scripts = []
@@ -259,15 +260,18 @@ class Replay:
                 first += chunk.size
             scripts.append(self._made(self._planner).script.copy())
         before, after = scripts
-        alike = len(before) == len(after) == len(self._plan.script)
-        words = np.flatnonzero(before != after) if alike else before[:0]
-        numbers = before[words].astype(np.int64)
         place_of, is_read = np.zeros(total, np.int64), np.zeros(total, np.bool_)
-        alike = alike and bool((numbers < total).all())
-        if alike:
+        fits = len(before) == len(after) == len(self._plan.script)
+        if fits:
+            differs = before != after
+            words = np.flatnonzero(differs)
+            numbers = before[words].astype(np.int64)
+            fits = bool((numbers < total).all()) and np.array_equal(before[~differs], self._plan.script[~differs])
+        if fits:
             place_of[numbers], is_read[numbers] = words, True
+            fits = is_read.sum() == len(words)
         reads = [part.reshape(chunk.shape) for part, chunk in zip(self._split(is_read), self._chunks, strict=True)]
-        if not alike or is_read.sum() < len(words) or any((read.any(1) != read.all(1)).any() for read in reads):
+        if not fits or any((read.any(1) != read.all(1)).any() for read in reads):
             raise ScriptError("a replay cannot find its inputs in the script; please report this")
         self._places = [
             (Span.of(own, 1).key, slice(None)) if read.all() else (own[read.reshape(-1)], read[:, 0])

@@ -279,8 +279,8 @@ class RecurrentStack:
 
     # ---- graphs
 
-    def _replay(self, batch: Batch, values: Sequence[Any], grads: tuple[bool, ...], keeps: bool) -> Replay:
-        """Return the replay for a batch's layout: a former one, or a new one with its values."""
+    def _replay(self, batch: Batch, grads: tuple[bool, ...], keeps: bool) -> Replay:
+        """Return the replay for a batch's layout."""
         key = batch.layout.key, len(batch.states), len(batch.masks), grads, keeps
         found = self._replays.get(key)
         if found is None:
@@ -356,13 +356,13 @@ class RecurrentStack:
         with self.lock:
             taken = self._take(weights)
             values = self._values(batch)
-            replay = self._replay(batch, values, self._wanted(batch, grads), grads is not None)
+            replay = self._replay(batch, self._wanted(batch, grads), grads is not None)
             out = self._pieces(layout, [y, *states])
             try:
                 launch = replay.forward(values, out)
             except NoGradientError:  # such as weight_hh, with sequences of one step
                 launch, unwanted = 0, self._wanted(batch, None)
-                self._replay(batch, values, unwanted, False).forward(values, out)
+                self._replay(batch, unwanted, False).forward(values, out)
         if not layout.all_present:
             self._put_back(layout, states, out)
         return [y, *states], Token(taken, launch)
@@ -387,7 +387,7 @@ class RecurrentStack:
             if token.taken != self._taken:
                 self._take(weights)
             values = self._values(batch)
-            replay = self._replay(batch, values, self._wanted(batch, grads), True)
+            replay = self._replay(batch, self._wanted(batch, grads), True)
             into = [at for g in gstates for at in ([None] * config.cells if g is None else self._of_cells(g))]
             out = [None if gx is None else gx.data_ptr(), *into, *(None for _ in batch.masks)]
             found = replay.backward(token.launch, values, self._pieces(layout, seeds), out)

@@ -6,6 +6,8 @@ result is a token: if nothing was launched since the forward, the backward need 
 
 from __future__ import annotations
 
+import json
+import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -91,15 +93,21 @@ def call(config: Config, layout: TracedLayout, x: Any, states: list[Any], masks:
     """Return y and the final states."""
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *weights))
     found = torch.ops.vpps.recurrent(
-        repr(config), x, states, masks, weights, layout.form, layout.batch, layout.sizes, layout.cuts, learns
+        json.dumps(config), x, states, masks, weights, layout.form, layout.batch, layout.sizes, layout.cuts, learns
     )
     return found[:-1]
 
 
+def _config(text: str) -> Config:
+    """Return the configuration in an operator's argument."""
+    found = Config(*json.loads(text))
+    return found._replace(frozen=tuple(found.frozen))
+
+
 def _stack(config: str) -> RecurrentStack:
     found = _stacks.pop(config, None)
-    if found is None:
-        found = stack_for(eval(config, {"Config": Config}))
+    if found is None or found.handle.pid != os.getpid():
+        found = stack_for(_config(config))
     _stacks[config] = found
     if len(_stacks) > _MOST_STACKS:
         _stacks.popitem(last=False)
@@ -136,7 +144,7 @@ def _(
     config: str, x: Tensor, states: list[Tensor], masks: list[Tensor], weights: list[Tensor], form: int, batch: int,
     sizes: Tensor | None, cuts: Tensor | None, learns: bool,
 ) -> list[Tensor]:  # fmt: skip
-    c: Config = eval(config, {"Config": Config})
+    c = _config(config)
     final = [x.new_empty(c.cells, batch, c.hidden_size) for _ in range(c.states)]
     return [x.new_empty(x.shape[0], c.directions * c.hidden_size), *final, torch.empty(2, dtype=torch.int64)]
 

@@ -95,7 +95,7 @@ class Layout:
 
     @cached_property
     def firsts(self) -> NDArray[np.integer[Any]]:
-        """Return the rows of the first steps, for the sequences with steps."""
+        """Row of each sequence's first step, for the sequences with steps."""
         at = running_sum(self.lengths)[:-1].take(self.present)
         return at if self.rows is None else self.rows.take(at)
 

@@ -361,7 +361,7 @@ class DeviceRecurrentStack(RecurrentStack):
     def _prepared(self, batch: Batch, grads: Grads | None) -> tuple[DeviceReplay, list[Any]]:
         """Return the replay for a batch, and the values of its inputs."""
         values, layout = self._values(batch), batch.layout
-        replay: Any = self._replay(batch, values, self._wanted(batch, grads), grads is not None)
+        replay: Any = self._replay(batch, self._wanted(batch, grads), grads is not None)
         if not layout.all_present and replay.present is None:
             has_steps = layout.lengths > 0
             replay.present, replay.absent = (_numbers(mask, batch.x.device) for mask in (has_steps, ~has_steps))
