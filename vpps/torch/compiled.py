@@ -6,7 +6,7 @@ result is a token: if nothing was launched since the forward, the backward need 
 
 from __future__ import annotations
 
-import json
+import ast
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -43,13 +43,17 @@ class TracedLayout(NamedTuple):
     cuts: Tensor | None
 
 
-def traced_sequences(given: Any, resets: Any, batch_first: bool, width: int, what: str) -> Sequences:
+def traced_sequences(given: Any, hx: Any, resets: Any, batch_first: bool, width: int, what: str) -> Sequences:
     """Return the sequences that a layer was given, with a TracedLayout; the counterpart of `layouts.sequences`."""
     order, batched = None, True
     if isinstance(given, PackedSequence):
         x, sizes, form = given.data, given.batch_sizes, _PACKED
         indices, back = given.sorted_indices, given.unsorted_indices
-        batch = int(sizes[0]) if indices is None else len(indices)
+        state = hx[0] if isinstance(hx, list | tuple) else hx
+        if indices is not None:
+            batch = len(indices)
+        else:  # sizes has no values while it is traced; `_batch` compares
+            batch = state.shape[1] if isinstance(state, Tensor) and state.dim() == 3 else int(sizes[0])
         order = None if indices is None else (indices, back)
         cuts = resets.data if isinstance(resets, PackedSequence) else resets
 
@@ -66,6 +70,8 @@ def traced_sequences(given: Any, resets: Any, batch_first: bool, width: int, wha
 
     elif isinstance(given, Tensor) and not given.is_nested:
         batched = given.dim() == 3
+        if given.dim() not in (2, 3):
+            raise ShapeError(f"{what}: expected an input of 2 or 3 dimensions; got shape {tuple(given.shape)}")
         shape = given.shape[:-1]
         form = _BATCH_FIRST if batch_first or not batched else _STEPS_FIRST
         batch = (shape[0] if batch_first else shape[1]) if batched else 1
@@ -93,15 +99,14 @@ def call(config: Config, layout: TracedLayout, x: Any, states: list[Any], masks:
     """Return y and the final states."""
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *weights))
     found = torch.ops.vpps.recurrent(
-        json.dumps(config), x, states, masks, weights, layout.form, layout.batch, layout.sizes, layout.cuts, learns
+        repr(tuple(config)), x, states, masks, weights, layout.form, layout.batch, layout.sizes, layout.cuts, learns
     )
     return found[:-1]
 
 
 def _config(text: str) -> Config:
     """Return the configuration in an operator's argument."""
-    found = Config(*json.loads(text))
-    return found._replace(frozen=tuple(found.frozen))
+    return Config(*ast.literal_eval(text))
 
 
 def _stack(config: str) -> RecurrentStack:
@@ -120,6 +125,8 @@ def _batch(
     layout: Layout
     if form == _PACKED:
         layout = PackedLayout(sizes.numpy())
+        if layout.batch != batch:
+            raise ShapeError(f"the initial state is for {batch} sequences; the PackedSequence has {layout.batch}")
     elif form == _LENGTHS:
         layout = Layout(sizes.numpy())
     else:

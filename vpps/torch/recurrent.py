@@ -223,7 +223,7 @@ class _Layers(_Recurrent, torch.nn.RNNBase):
         """
         what = type(self).__name__
         if torch.compiler.is_compiling():
-            found = compiled.traced_sequences(input, resets, self.batch_first, self.input_size, what)
+            found = compiled.traced_sequences(input, hx, resets, self.batch_first, self.input_size, what)
         else:
             found = sequences(input, resets, self.batch_first, self.input_size, what)
         y, *final = self._computed(found.x, found.layout, self._initial(hx, found))
