@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from vpps.errors import DtypeError, GraphError, ShapeError
 from vpps.torch.chains import Batch, Config, Grads, RecurrentStack, Token, stack_for
-from vpps.torch.layouts import Layout, PackedLayout, Sequences, equal_layout
+from vpps.torch.layouts import Layout, Sequences, equal_layout, packed_layout
 
 _STEPS_FIRST, _BATCH_FIRST, _PACKED, _LENGTHS = range(4)
 _MOST_STACKS = 16
@@ -124,7 +124,7 @@ def _batch(
 ) -> Batch:
     layout: Layout
     if form == _PACKED:
-        layout = PackedLayout(sizes.numpy())
+        layout = packed_layout(sizes.numpy())
         if layout.batch != batch:
             raise ShapeError(f"the initial state is for {batch} sequences; the PackedSequence has {layout.batch}")
     elif form == _LENGTHS:

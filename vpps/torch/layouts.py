@@ -131,19 +131,34 @@ class Sequences(NamedTuple):
     fresh: NDArray[np.bool_] | None = None
 
 
-_equal: dict[tuple[int, int, bool], Layout] = {}  # layouts of equal lengths, by (batch, steps, batch_first)
+_MOST_LAYOUTS = 128
+_layouts: dict[Any, Layout] = {}  # layouts without cuts, by the arguments of the functions below
+
+
+def _reused(key: Any, make: Callable[[], Layout]) -> Layout:
+    found = _layouts.get(key)
+    if found is None:
+        if len(_layouts) >= _MOST_LAYOUTS:
+            _layouts.clear()
+        found = _layouts[key] = make()
+    return found
 
 
 def equal_layout(batch: int, steps: int, batch_first: bool) -> Layout:
     """Return the layout of sequences of equal lengths, in a tensor (steps, batch, width) or (batch, steps, width)."""
-    found = _equal.get((batch, steps, batch_first))
-    if found is None:
-        if len(_equal) > 64:
-            _equal.clear()
+
+    def make() -> Layout:
         in_order = batch_first or batch == 1
         rows = None if in_order else np.arange(batch * steps, dtype=np.int32).reshape(steps, batch).T.ravel()
-        found = _equal[batch, steps, batch_first] = Layout(np.full(batch, steps), rows)
-    return found
+        return Layout(np.full(batch, steps), rows)
+
+    return _reused((batch, steps, batch_first), make)
+
+
+def packed_layout(sizes: Ints) -> Layout:
+    """Return the layout of a PackedSequence with these batch sizes."""
+    key = sizes.tobytes()
+    return _reused(key, lambda: PackedLayout(np.frombuffer(key, np.int64)))
 
 
 class PackedLayout(Layout):
@@ -230,7 +245,7 @@ def _of_tensor(x: Any, batch_first: bool, what: str) -> Sequences:
 def _of_packed(given: Any) -> Sequences:
     sizes, order = given.batch_sizes, given.sorted_indices
     restored = lambda y: PackedSequence(y, sizes, order, given.unsorted_indices)  # noqa: E731
-    layout = PackedLayout(sizes.numpy())
+    layout = packed_layout(sizes.numpy())
     return Sequences(given.data, layout, restored, None if order is None else (order, given.unsorted_indices))
 
 
