@@ -49,7 +49,7 @@ def traced_sequences(given: Any, hx: Any, resets: Any, batch_first: bool, width:
     if isinstance(given, PackedSequence):
         x, sizes, form = given.data, given.batch_sizes, _PACKED
         indices, back = given.sorted_indices, given.unsorted_indices
-        state = hx[0] if isinstance(hx, list | tuple) else hx
+        state = hx[0] if isinstance(hx, list | tuple) and hx else hx
         if indices is not None:
             batch = len(indices)
         else:  # sizes has no values while it is traced; `_batch` compares
