@@ -276,6 +276,20 @@ def test_a_program_ends_while_a_daemon_thread_works(target: str, what: str) -> N
     assert ended.returncode == 0, ended.stderr
 
 
+OUTLIVING = """
+import sys, vpps
+m = vpps.Model(seed=1); m.parameter("W", (4, 4))
+vpps.errors.kept = vpps.Handle(m, vpps.SGD(lr=.1), target=sys.argv[1])
+sys.kept = list(sys.modules.values())  # so Python empties modules in order, and vpps.errors late
+"""
+
+
+@WHERE
+def test_a_handle_that_outlives_its_modules_says_nothing(target: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", OUTLIVING, target], capture_output=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 def test_a_child_that_was_forked_within_a_step_is_refused_its_weights() -> None:
     t = Training("cpu")
     t.step()

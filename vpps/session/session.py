@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -115,9 +116,10 @@ class Session(Hinting):
 
     __copy__ = __reduce__ = __deepcopy__
 
-    def __del__(self) -> None:
-        # Save the weights of a handle that was not closed. When Python exits, the machine may be gone already.
-        if not getattr(self, "_closed", True) and self._engine.machine.is_open:  # the constructor may have failed
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Save the weights of a handle that was not closed. When Python exits, the machine may be gone already; still
+        # later, modules are empty, so that only the argument is left. The constructor may have failed.
+        if not is_finalizing() and not getattr(self, "_closed", True) and self._engine.machine.is_open:
             self._turn.finally_do(self._collected)
 
     def _collected(self) -> None:
