@@ -14,10 +14,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed: scripts/tes
 from torch.nn.utils.rnn import pack_sequence  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
-pytestmark = pytest.mark.cpu
+from tests.torch.test_recurrent import HIDDEN, INPUT, TWO, pair, same  # noqa: E402
 
-INPUT, HIDDEN = 3, 4
-TWO = {"num_layers": 2, "bidirectional": True}
+pytestmark = pytest.mark.cpu
 
 
 @pytest.fixture(autouse=True)
@@ -40,17 +39,6 @@ def results(net: Any, call: Any, *args: Any, **options: Any) -> list[Any]:
     loss = sum((t * (k + 1)).sin().sum() for k, t in enumerate(values))
     gradients = torch.autograd.grad(loss, [*net.parameters(), *given])
     return [t.detach() for t in (*values, *gradients)]
-
-
-def same(found: Any, expected: Any) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-
-
-def pair(kind: str = "LSTM", **options: Any) -> tuple[Any, Any]:
-    """Return a layer of vpps, and torch.nn's with equal weights."""
-    mine, theirs = (getattr(home, kind)(INPUT, HIDDEN, **options) for home in (vpps.torch, torch.nn))
-    theirs.load_state_dict(mine.state_dict())
-    return mine, theirs
 
 
 FORMS: dict[str, Callable[[list[Any]], Any]] = {
@@ -148,10 +136,10 @@ def test_dropout_follows_manual_seed() -> None:
 @pytest.mark.parametrize(
     "kind, args, message",
     [
-        ("LSTM", (torch.zeros(2, 3, INPUT + 1),), "input_size is 3"),
+        ("LSTM", (torch.zeros(2, 3, INPUT + 1),), "input_size is 4"),
         ("GRU", (torch.zeros(2, 3, 4, INPUT),), "expected an input"),
         ("LSTM", (torch.zeros(2, 3, INPUT), (torch.zeros(1, 2, HIDDEN),) * 2), "the initial state is"),
-        ("LSTM", ([torch.zeros(2, INPUT + 1)],), r"input_size is 3|tensor \(steps, 3\)"),
+        ("LSTM", ([torch.zeros(2, INPUT + 1)],), r"input_size is 4|tensor \(steps, 4\)"),
         ("GRU", (pack_sequence(sequences(2, 1)), torch.zeros(1, 3, HIDDEN)), "the initial state is"),
         ("LSTM", (torch.zeros(2, 3, INPUT).double(),), "convert one"),
         ("GRUCell", (torch.zeros(2, INPUT + 1),), "expected an input"),

@@ -126,7 +126,7 @@ def _batch(
     if form == _PACKED:
         layout = packed_layout(sizes.numpy())
         if layout.batch != batch:
-            raise ShapeError(f"the initial state is for {batch} sequences; the PackedSequence has {layout.batch}")
+            raise ShapeError(f"the initial state is for {batch} sequences; give one for each of the {layout.batch}")
     elif form == _LENGTHS:
         layout = Layout(sizes.numpy())
     else:
