@@ -30,3 +30,11 @@ def chain() -> Any:
 @pytest.fixture
 def net(chain: Any) -> Any:
     return vpps.torch.Module(chain.model, vps=1)
+
+
+@pytest.fixture
+def posing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return a simulated GPU, `tests.torch.posing.Posing`."""
+    from tests.torch.posing import posing_as_gpu
+
+    yield from posing_as_gpu(monkeypatch)

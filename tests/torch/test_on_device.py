@@ -2,76 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import vpps
-from tests.runtime import fake_cuda
-from tests.runtime.fake_cuda import FakeCuda
 from vpps.script.instructions import HEADER_WORDS
 
 torch = pytest.importorskip("torch")
 
-from vpps.torch import chains, on_device  # noqa: E402
+from tests.torch.posing import Posing  # noqa: E402
+from vpps.torch import chains  # noqa: E402
 from vpps.torch.chains import Batch, Config, Grads, RecurrentStack  # noqa: E402
 from vpps.torch.layouts import Layout, equal_layout  # noqa: E402
-from vpps.torch.on_device import DeviceRecurrentStack, DeviceTensors  # noqa: E402
+from vpps.torch.on_device import DeviceRecurrentStack  # noqa: E402
 
 pytestmark = pytest.mark.simt
 
 COMPUTE, LENDING = 1, 4  # numbers of the machine's stream and event: the fixture creates stream 0, and the machine
 # creates 2 streams, 2 events for scripts, 2 for ends of launches, and this one
-
-
-class Posing(DeviceTensors):
-    """Tensors of the host pose as those of the simulated GPU, and one of its streams as PyTorch's."""
-
-    def __init__(self, fake: FakeCuda) -> None:
-        self.fake, self.current = fake, fake.cuStreamCreate(1)[1]
-        self.stacks: list[RecurrentStack] = []
-
-    def stream(self, device: Any) -> int:
-        return self.current
-
-    def over(self, driver: Any, memory: Any) -> Any:
-        return torch.from_numpy(np.asarray(driver.array(memory, 0, (memory.nbytes // 4,))))
-
-    def run(self, stream: int, operators: Callable[[], object]) -> None:
-        self.fake.calls.append(("operators", stream))
-        self.fake._put(stream, lambda: torch.no_grad()(operators)() is not self)
-
-    def stack(self, config: Config) -> DeviceRecurrentStack:
-        """Return a new stack, which the fixture closes."""
-        self.stacks.append(stack := DeviceRecurrentStack(config))
-        return stack
-
-    def finish(self) -> None:
-        """Let PyTorch's stream run to its end."""
-        assert self.fake.cuStreamSynchronize(self.current) == (fake_cuda.OK,)
-
-
-@pytest.fixture
-def posing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Posing]:
-    fake = fake_cuda.install_with_kernels(monkeypatch)
-    posing = Posing(fake)
-    alive, copy = [], on_device.Copies._copy  # PyTorch's allocator for GPUs does not reuse memory before its stream
-
-    def kept(copies: Any, part: Any, *others: Any, **options: Any) -> None:
-        alive.append(part.tensor)
-        copy(copies, part, *others, **options)
-
-    monkeypatch.setattr(on_device.Copies, "_copy", kept)
-    monkeypatch.setattr(on_device, "tensors", posing)
-    yield posing
-    for stack in posing.stacks:  # queued copies of a test that failed would read memory that is gone
-        fake.streams[:] = map(type(fake.streams[0]), [()] * len(fake.streams))
-        fake.events |= dict.fromkeys(fake.events, 0)
-        stack.handle.close()
-    assert fake.depth == 0
-    assert fake.findings == []
 
 
 def weights_of(config: Config) -> list[Any]:

@@ -431,7 +431,7 @@ class Engine:
             if failure is not None:
                 self.check_begun()
                 self._flights.clear()
-                self.plan = plan
+                self.plan, self.evaluated = plan, None
                 lost = ""
                 if flight.step and self.store.accumulated:  # the held gradients may be partly overwritten
                     self.store.drop_gradients()

@@ -203,16 +203,19 @@ class ParameterStore:
         """Upload changed weights, with their averages."""
         distribution, pool = self.distribution, self.machine.pool
         self.note_changes()
-        for p, place in distribution.places.items():
-            version = p.version  # read first: another thread may assign newer weights, which the next upload copies
-            if self._versions.get(p) != version:
+        # Read versions first: another thread may assign newer weights, which the next upload copies.
+        changed = {p: p.version for p in distribution.places if self._versions.get(p) != p.version}
+        lent = {p: p.lender for p in changed if p.lender is not None and p.lender.can_put(self.machine, distribution)}
+        if lent:
+            next(iter(lent.values())).put(self.machine, distribution, list(lent))
+        for p, version in changed.items():
+            if p not in lent:
                 distribution.store_weights(pool, p, p.host)
-                if place.average:
-                    averages = self._averages()
-                    distribution.store(pool, p, place.average, averages.values.get(p.name, p.host))
-                    if isinstance(p, Lookup):
-                        self._row_averaged[p] = self._rows_averaged(p).copy()
-                self._versions[p] = version
+            if average := distribution.places[p].average:
+                distribution.store(pool, p, average, self._averages().values.get(p.name, p.host))
+                if isinstance(p, Lookup):
+                    self._row_averaged[p] = self._rows_averaged(p).copy()
+            self._versions[p] = version
 
     def note_changes(self) -> None:
         """Count the changes that others made to the model's weights."""

@@ -68,21 +68,31 @@ def read_rows(pool: Pool, addresses: NDArray[np.integer[Any]], shape: tuple[int,
     return found.reshape(n, *shape)
 
 
+def gradient_addresses(plan: Plan, expression: Expression | Rows) -> NDArray[np.int64]:
+    """Return the addresses of the gradients of an input, or of rows of inputs; ZERO if no gradient flows there.
+
+    Raises:
+        GraphError: the expression is not an input, recorded with `grad=True`.
+    """
+    ids = np.atleast_1d(value_ids(expression))
+    address_of = np.full(max(len(plan.places), int(ids.max(initial=0)) + 1), -1)
+    address_of[plan.input_gradients[:, 0]] = plan.input_gradients[:, 1]
+    addresses: NDArray[np.int64] = address_of[ids]
+    if (addresses < 0).any():
+        raise GraphError(
+            f"input_gradient: {expression!r} is not a graph.input(array, grad=True) or graph.rows(array, grad=True)"
+        )
+    return addresses
+
+
 def input_gradient(plan: Plan, pool: Pool, expression: Expression | Rows) -> NDArray[np.float32]:
     """Return the loss's gradient with respect to an input, or rows of inputs (n, ...), recorded with `grad=True`.
 
     Raises:
         GraphError: the expression is not such an input.
     """
-    ids = np.atleast_1d(value_ids(expression))
-    address_of = np.full(max(len(plan.places), int(ids.max(initial=0)) + 1), -1)
-    address_of[plan.input_gradients[:, 0]] = plan.input_gradients[:, 1]
-    addresses = address_of[ids]
-    if (addresses < 0).any():
-        raise GraphError(
-            f"input_gradient: {expression!r} is not a graph.input(array, grad=True) or graph.rows(array, grad=True)"
-        )
-    found = np.zeros((len(ids), *expression.shape), np.float32)
+    addresses = gradient_addresses(plan, expression)
+    found = np.zeros((len(addresses), *expression.shape), np.float32)
     learns = addresses != ZERO  # other gradients are zero
     found[learns] = read_rows(pool, addresses[learns], expression.shape)
     return found if isinstance(expression, Rows) else found[0]

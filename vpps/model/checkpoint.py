@@ -311,6 +311,7 @@ def restore(model: Model, path: Path, strict: bool) -> None:
     for p in shared:
         p.host[...] = contents.weights[p.name]
         p.version += 1
+    model.notice_changes()
     _adopt(model, contents, history)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,9 +30,23 @@ if TYPE_CHECKING:
     from vpps.model.learned_policy import LearnedPolicy
     from vpps.model.optim import OptimizerState
     from vpps.model.state import AccumulatedGradients, Averages
+    from vpps.placement.distribution import Distribution
     from vpps.record.rows import Rows
 
 Init = str | float | ArrayLike | Initialiser
+
+
+class Lender(Protocol):
+    """A tensor on a GPU that holds a parameter's weights. The Model's copy on the host follows when it is read."""
+
+    def bring(self, host: Float32) -> None:
+        """Copy the weights to the Model's array if the tensor has changed since the last copy."""
+
+    def can_put(self, machine: Any, distribution: Distribution) -> bool:
+        """Return True if the weights can be copied to the machine's pool on the GPU."""
+
+    def put(self, machine: Any, distribution: Distribution, parameters: Sequence[Parameter]) -> None:
+        """Copy the weights of parameters with lenders to the machine's pool."""
 
 
 class Parameter(Operand, Hinting):
@@ -41,7 +55,9 @@ class Parameter(Operand, Hinting):
     """
 
     # `version` counts assignments: packed copies with a different version are out of date.
-    __slots__ = ("__weakref__", "_model", "_name", "_shape", "_trainable", "host", "is_transposed", "version")
+    __slots__ = (
+        "__weakref__", "_host", "_model", "_name", "_shape", "_trainable", "is_transposed", "lender", "version",
+    )  # fmt: skip
     name: str = read_only("_name", 'Full name, scopes included, such as "encoder/U".')
     shape: Shape = read_only("_shape", "Shape: (), (n,) or (rows, columns); of a table, rows first.")
 
@@ -52,14 +68,25 @@ class Parameter(Operand, Hinting):
         self._trainable = trainable
         self.version = 0
         self.is_transposed = False  # True once a cell multiplies by the transpose
-        # The Model's copy, which is outdated while a handle trains. Always written in place, because PyTorch tensors
-        # may share its memory (vpps.torch).
-        self.host = value
+        self._host = value
+        self.lender: Lender | None = None  # tensor on a GPU that holds the weights (vpps.torch)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} {self.name!r} of shape {self.shape}>"
 
-    __dir__ = dir_without("host is_transposed model version")
+    __dir__ = dir_without("host is_transposed lender model version")
+
+    @property
+    def host(self) -> Float32:
+        """The Model's copy, which is outdated while a handle trains. Always written in place, because PyTorch tensors
+        may share its memory (vpps.torch)."""
+        if self.lender is not None:
+            self.lender.bring(self._host)
+        return self._host
+
+    @host.setter
+    def host(self, value: Float32) -> None:
+        self._host = value
 
     @property
     def T(self) -> Transposed:  # type: ignore[override]
@@ -142,6 +169,8 @@ class Parameter(Operand, Hinting):
                 model.averages.catch_up(self)
         self.host[...] = array
         self.version += 1
+        if model is not None:
+            model.notice_changes()
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Parameter:
         """Return the copied model's parameter if the same deepcopy copies the model (vpps.torch.Module); else raise."""
@@ -518,7 +547,7 @@ class Model(Readable, Hinting):
             source.pull_weights()
 
     def notice_changes(self) -> None:
-        """Count changes to the weights made by objects that share their memory (vpps.torch)."""
+        """Count changes to the weights made by PyTorch, and pass other changes on to its tensors (vpps.torch)."""
         for sharer in self.sharers:
             if (notice := sharer()) is not None:
                 notice()

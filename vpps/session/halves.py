@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, overload
 from weakref import ref
 
@@ -131,6 +131,24 @@ class Halves(Session):
                 and no input with `grad=True`.
             CapacityError, HandleError: see `fb`.
         """
+        plan, checked = self._begin_forward(graph, wanted, train, keep, update, draw)
+        return [np.zeros((0, *e.shape), np.float32) for e in checked] if plan is None else self._values(plan, checked)
+
+    def _begin_forward(
+        self,
+        graph: Graph,
+        wanted: Sequence[Expression | Rows],
+        train: bool,
+        keep: bool,
+        update: bool,
+        draw: int,
+        waits: bool = True,
+    ) -> tuple[Plan | None, list[Expression | Rows]]:
+        """Launch `forward`. Return its plan, or None if nothing is wanted, and the checked list of what is wanted.
+
+        Args:
+            waits: False to return while the launch runs, unless it belongs to an update.
+        """
         train, update = as_flag(train, "train", HandleError), as_flag(update, "update", HandleError)
         keep = as_flag(keep, "keep", HandleError) or update
         if update and self._is_shared:
@@ -141,26 +159,26 @@ class Halves(Session):
         self._check(graph, "forward", training=keep)
         if type(wanted) is not list and isinstance(wanted, Expression | Rows):
             raise GraphError("forward(graph, expression): expected a list of expressions: forward(graph, [expression])")
-        wanted = [graph.check_owns(e, "forward") for e in as_items(wanted, "forward")]
-        if not any(isinstance(e, Expression) or len(e) for e in wanted):
+        checked = [graph.check_owns(e, "forward") for e in as_items(wanted, "forward")]
+        if not any(isinstance(e, Expression) or len(e) for e in checked):
             if keep:
                 raise NoGradientError(
                     "forward(keep=True): nothing is wanted, so backward has nothing to compute; list an expression"
                 )
-            return [np.zeros((0, *e.shape), np.float32) for e in wanted]
+            return None, checked
         if keep:
-            return self._forward_kept(graph, wanted, train, update, draw)
+            return self._forward_kept(graph, checked, train, update, draw, waits), checked
         self._configurator.prepare_aside(graph)
         key: StepKey | None = None
 
         def made(planner: Planner) -> Plan:
             nonlocal key
             engine, key = self._engine, self._key(train, draw)
-            return planner.plan_forward(graph, wanted, engine.store.held_in_pool, key, engine.present(graph, key))
+            return planner.plan_forward(graph, checked, engine.store.held_in_pool, key, engine.present(graph, key))
 
         plan, before = self._configurator.kernel_for(graph, made), self._engine.evaluated
         try:
-            self._run(plan)
+            self._run(plan, waits)
             stale = plan.present is not None and before is not None and before.changes != self._store.changes
         except CapacityError:
             stale = plan.present is not None
@@ -168,24 +186,24 @@ class Halves(Session):
                 raise
         if stale:  # the values in the pool belong to older weights, or the pool is too small for all
             plan, before = self._configurator.kernel_for(graph, made), None
-            self._run(plan)
+            self._run(plan, waits)
         self._engine.note_evaluated(plan, key, before)
-        return self._values(plan, wanted)
+        return plan, checked
 
     def _forward_kept(
-        self, graph: Graph, wanted: list[Expression | Rows], train: bool, update: bool, draw: int
-    ) -> list[Float32]:
+        self, graph: Graph, wanted: list[Expression | Rows], train: bool, update: bool, draw: int, waits: bool
+    ) -> Plan:
         if update:
             self._refuse_averaged("forward(update=True)")
             self._check_rule()
         self._configurator.interrupt()
         self._configurator.prepare(graph, trains=True)
         kept = RetainedForward(graph, wanted, (train, draw), update)
-        plan = self._run_first(kept)
+        plan = self._run_first(kept, waits)
         self._kept = kept
-        return self._values(plan, wanted)
+        return plan
 
-    def _run_first(self, kept: RetainedForward) -> Plan:
+    def _run_first(self, kept: RetainedForward, waits: bool) -> Plan:
         """Compute the values to keep, for the first time or again."""
 
         def made(planner: Planner) -> Plan:
@@ -201,10 +219,11 @@ class Halves(Session):
         while skipped != self._losses.skipped:  # plan again if the previous step was skipped: counts depend on it
             skipped = self._losses.skipped
             plan = self._configurator.kernel_for(kept.graph, made, trains=True)
-            self._engine.wait()
+            if waits or kept.updates:
+                self._engine.wait()
         if not kept.updates:
             self._store.park_gradients()
-        self._run(plan)
+        self._run(plan, waits or kept.updates)
         kept.note(self._engine, plan)
         return plan
 
@@ -228,6 +247,17 @@ class Halves(Session):
             ShapeError, DtypeError: the seeds do not match the wanted expressions.
             KernelError, NonFiniteError: see `fb`.
         """
+        kept = self._checked_kept(kept)
+        flat = _flat_seeds(kept.wanted, seeds)
+
+        def give(pool: Pool, at: int) -> None:
+            pool[at : at + len(flat)] = flat
+
+        plan = self._begin_backward(kept, give)
+        return {} if kept.updates else self._found(plan)
+
+    def _checked_kept(self, kept: RetainedForward | None) -> RetainedForward:
+        """Check the argument of `backward`."""
         self._check_usable()
         kept = self._kept if kept is None else kept
         if kept is None:
@@ -237,9 +267,18 @@ class Halves(Session):
             )
         if not isinstance(kept, RetainedForward):
             raise HandleError(f"backward: kept={kept!r}: expected what handle.kept was after a forward")
-        flat = _flat_seeds(kept.wanted, seeds)
+        return kept
+
+    def _begin_backward(self, kept: RetainedForward, give: Callable[[Pool, int], None], waits: bool = True) -> Plan:
+        """Launch `backward`.
+
+        Args:
+            give: callback that writes the seeds to the pool, at an address.
+            waits: False to return while the launch runs, unless it belongs to an update.
+        """
         engine = self._engine
-        engine.wait()
+        if waits or kept.updates:
+            engine.wait()
         if not kept.is_current(engine):
             remedy = "call forward again, or backward before what changes them"
             if kept.updates:
@@ -253,24 +292,23 @@ class Halves(Session):
         plan = kept.plan
         if plan is None or kept.launch != engine.machine.launches or engine.plan is not plan:
             self._configurator.prepare(kept.graph, trains=True)
-            plan = self._run_first(kept)
+            plan = self._run_first(kept, waits)
         kept.launch = 0  # backward overwrites values with gradients
         if not kept.updates:
             self._store.park_gradients()
         at = plan.seeds
 
-        def give(pool: Pool) -> None:
-            pool[at : at + len(flat)] = flat
+        def given(pool: Pool) -> None:
+            give(pool, at)
 
         if not kept.updates:
-            self._run(plan, given=give, part=1)
-            return self._found(plan)
-        if len(plan.divisions) == 1:
-            engine.launch(plan, self.model.step + 1, updates=True, given=give, part=1)
+            self._run(plan, waits, given=given, part=1)
+        elif len(plan.divisions) == 1:
+            engine.launch(plan, self.model.step + 1, updates=True, given=given, part=1)
         else:
-            self._run(plan, given=give, part=1)
+            self._run(plan, given=given, part=1)
             engine.launch(plan, self.model.step + 1, updates=True, part=2)
-        return {}
+        return plan
 
     @serialised
     def apply(self, gradients: Mapping[str, Any], accumulate: bool = False) -> None:
@@ -396,18 +434,25 @@ class Halves(Session):
             NoGradientError: the loss depends on no trainable parameter and on no input with `grad=True`.
             GraphError, CapacityError, HandleError, KernelError, NonFiniteError: see `fb`.
         """
+        sparse = as_flag(sparse, "sparse", HandleError)
+        plan = self._begin_gradients(graph, loss, train, draw)
+        found = self._found(plan)
+        return self._engine.machine.loss(plan.loss_slot), found if sparse else dict(dense_gradients(self.model, found))
+
+    def _begin_gradients(self, graph: Graph, loss: Expression, train: bool, draw: int, waits: bool = True) -> Plan:
+        """Launch `gradients`. With `waits=False`, return while the launch runs."""
         self._check(graph, "gradients", training=True)
         check_loss(graph, loss)
-        train, sparse = as_flag(train, "train", HandleError), as_flag(sparse, "sparse", HandleError)
+        train = as_flag(train, "train", HandleError)
         self._configurator.prepare_aside(graph)
         plan = self._configurator.kernel_for(
             graph, lambda p: p.plan_training(graph, loss, None, self._engine.parity, self._key(train, draw))
         )
-        self._engine.wait()
+        if waits:
+            self._engine.wait()
         self._store.park_gradients()
-        self._run(plan)
-        found = self._found(plan)
-        return self._engine.machine.loss(plan.loss_slot), found if sparse else dict(dense_gradients(self.model, found))
+        self._run(plan, waits)
+        return plan
 
     # ---- helpers
 
@@ -424,12 +469,14 @@ class Halves(Session):
         key = self._store.next_key()
         return StepKey(key.seed, key.step, key.accumulated + as_count(draw, "draw", HandleError, least=0))
 
-    def _run(self, plan: Plan, **how: Any) -> None:
-        """Wait for the launch in flight, then launch and wait."""
+    def _run(self, plan: Plan, waits: bool = True, **how: Any) -> None:
+        """Wait for the launch in flight, then launch and wait. With `waits=False`, wait only until the machine can
+        begin another launch."""
         engine = self._engine
-        engine.wait()
-        engine.launch(plan, at_once=True, **how)
-        engine.wait()
+        engine.wait(running=0 if waits else 1)
+        engine.launch(plan, at_once=waits, **how)
+        if waits:
+            engine.wait()
 
     def _found(self, plan: Plan) -> Gradients:
         return found_gradients(plan, self._engine.machine.pool, self._store.distribution)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,20 +18,7 @@ from vpps.ops.operand import Expression
 from vpps.record.rows import Rows
 from vpps.session.halves import RetainedForward
 from vpps.session.handle import Handle
-from vpps.targets import TARGETS
 from vpps.torch.weights import SharedWeights
-
-
-def device_of(target: str) -> Any:
-    """Return the device of results: the GPU if a GPU computes them and PyTorch can use it, else the host."""
-    row = TARGETS[target]
-    return torch.device("cuda" if row.is_gpu and not row.is_emulated and torch.cuda.is_available() else "cpu")
-
-
-def as_outputs(values: Sequence[NDArray[np.float32]], device: Any) -> tuple[Any, ...]:
-    """Convert a handle's values to tensors. Host values share memory; the current stream copies those on a GPU."""
-    tensors = map(torch.from_numpy, values)
-    return tuple(tensors) if device.type == "cpu" else tuple(tensor.to(device) for tensor in tensors)
 
 
 def as_gradient(gradient: Gradient, shape: tuple[int, ...], sparse: bool) -> Any:
@@ -79,7 +66,7 @@ class InputTensors:
 
     def __init__(self, graph: Graph | None) -> None:
         self.tensors: list[Any] = []
-        self._inputs: list[Expression | Rows] = []
+        self.inputs: list[Expression | Rows] = []
         if not isinstance(graph, Graph):  # no gradients needed, or a wrong type, which the handle reports
             return
         for tensor, version, ids, shape in graph.tensors:
@@ -90,12 +77,11 @@ class InputTensors:
                     "tensor.clone()"
                 )
             self.tensors.append(tensor)
-            self._inputs.append(made)
+            self.inputs.append(made)
 
-    def gradients(self, handle: Handle) -> list[Any]:
-        """Return each tensor's gradient, just computed by the handle, in the tensor's type and on its device."""
-        found = zip(self.tensors, self._inputs, strict=True)
-        return [torch.from_numpy(handle.input_gradient(made)).to(t.device, t.dtype) for t, made in found]
+    def converted(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return the gradient of each tensor in the tensor's type and on its device."""
+        return [g.to(t.device, t.dtype) for t, g in zip(self.tensors, gradients, strict=True)]
 
 
 # Returns True if `backward` retains the graph. Old versions of PyTorch do not provide this, so assume True.
@@ -110,26 +96,66 @@ class TensorCall:
         input_tensors: inputs of the graph that are tensors.
         parameters: parameters of the node's first inputs; None for an input that is not a parameter's tensor.
         sparse: True if gradients of tables are sparse.
-        device: device of results.
         kept: the handle's token for the values.
         inputs: all input tensors of the node.
         found: gradients of all inputs of the node, if they were computed with the loss.
     """
 
-    handle: Handle
+    calls: HostCalls
     weights: SharedWeights
     input_tensors: InputTensors
     parameters: Sequence[Parameter | None]
     sparse: bool
-    device: Any
     kept: RetainedForward | None = None
     found: Sequence[Any] = ()
     inputs: Sequence[Any] = ()
 
-    def of_parameters(self, gradients: Gradients) -> list[Any]:
-        """Return gradients in the order of `parameters`; None for unused ones."""
-        found = [(p, None if p is None else gradients.get(p.name)) for p in self.parameters]
-        return [None if p is None or g is None else as_gradient(g, p.shape, self.sparse) for p, g in found]
+
+class HostCalls:
+    """Calls of a handle with tensors. The arrays of the host share their memory with the tensors.
+
+    Args:
+        handle: the handle; if it updates the weights, a backward is an update.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+
+    def values(
+        self,
+        graph: Graph,
+        wanted: list[Expression | Rows],
+        masks: Mapping[str, Any],
+        keep: bool = False,
+        update: bool = False,
+    ) -> tuple[Any, ...]:
+        """Call `Handle.forward`, and return the values.
+
+        Args:
+            masks: options of `Handle.forward` for dropout.
+        """
+        return tuple(map(torch.from_numpy, self.handle.forward(graph, wanted, keep=keep, update=update, **masks)))
+
+    def loss(self, call: TensorCall, graph: Graph, loss: Expression, masks: Mapping[str, Any]) -> Any:
+        """Call `Handle.gradients`. Return the loss, and keep the gradients in `call`."""
+        value, gradients = self.handle.gradients(graph, loss, sparse=True, **masks)
+        call.found = self._found(call, gradients)
+        return torch.tensor(value, dtype=torch.float32, device=self.device)
+
+    def backward(self, call: TensorCall, seeds: Sequence[Any]) -> list[Any]:
+        """Call `Handle.backward`, and return the gradients of the node's inputs."""
+        return self._found(call, self.handle.backward([as_seed(seed) for seed in seeds], call.kept))
+
+    def _found(self, call: TensorCall, gradients: Gradients) -> list[Any]:
+        """Return gradients of parameters, None for unused ones, followed by those of the input tensors."""
+        found = [(p, None if p is None else gradients.get(p.name)) for p in call.parameters]
+        of_inputs = [torch.from_numpy(self.handle.input_gradient(made)) for made in call.input_tensors.inputs]
+        return [
+            *(None if p is None or g is None else as_gradient(g, p.shape, call.sparse) for p, g in found),
+            *call.input_tensors.converted(of_inputs),
+        ]
 
 
 class _FirstOrderOnly(torch.autograd.Function):
@@ -186,16 +212,14 @@ class ValuesFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: TensorCall, values: Sequence[Any], *inputs: Any) -> Any:
         _remember(ctx, call)
-        return as_outputs(values, call.device)
+        return tuple(values)
 
     @staticmethod
     def backward(ctx: Any, *seeds: Any) -> Any:
         call = _recall(ctx)
-        given = [as_seed(seed) for seed in seeds]
         with call.weights.lock:
             call.weights.synchronise()
-            gradients = call.handle.backward(given, call.kept)
-            found = [*call.of_parameters(gradients), *call.input_tensors.gradients(call.handle)]
+            found = call.calls.backward(call, seeds)
         return _result_of_backward(ctx, found, seeds)
 
 
@@ -203,14 +227,14 @@ class LossFunction(torch.autograd.Function):
     """Node for a loss that was computed with its gradients. Its backward only scales them."""
 
     @staticmethod
-    def forward(ctx: Any, call: TensorCall, loss: float, *inputs: Any) -> Any:
+    def forward(ctx: Any, call: TensorCall, loss: Any, *inputs: Any) -> Any:
         _remember(ctx, call)
-        return torch.tensor(loss, dtype=torch.float32, device=call.device)
+        return loss
 
     @staticmethod
     def backward(ctx: Any, seed: Any) -> Any:
-        found, scale = _recall(ctx).found, float(as_seed(seed))  # type: ignore[arg-type]
-        if scale != 1:
+        found, scale = _recall(ctx).found, dense_seed(seed)
+        if scale.device.type != "cpu" or scale != 1:  # the host does not wait for a GPU
             found = [g if g is None else g * scale for g in found]
         elif _retains():  # the receiver may write to them, and another backward may need them
             found = [g if g is None else g.clone() for g in found]

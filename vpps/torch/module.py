@@ -22,8 +22,10 @@ from vpps.ops import Form
 from vpps.ops.operand import Expression
 from vpps.record.rows import Rows
 from vpps.session.handle import Handle
+from vpps.torch import copies
 from vpps.torch.cores import advise
-from vpps.torch.function import InputTensors, LossFunction, TensorCall, ValuesFunction, as_outputs, device_of
+from vpps.torch.device_calls import DeviceCalls
+from vpps.torch.function import HostCalls, InputTensors, LossFunction, TensorCall, ValuesFunction
 from vpps.torch.state import adopt_extra_state, copied_model, extra_state
 from vpps.torch.weights import Holder, SharedWeights, copies_on_load, in_torch
 from vpps.values import as_flag, as_items
@@ -72,6 +74,10 @@ class Module(Holder):
     through `tensor.data` or a NumPy view. `requires_grad` and `trainable` are one flag; the latest setting applies from
     the next call on. `eval()` disables dropout; every training forward draws a new mask.
 
+    With target cuda, results are on the GPU. The parameters are there, too, if PyTorch updates them, and the model's
+    arrays follow when they are read; a call returns before the GPU has computed, and misses writes through
+    `tensor.data` except those of optimizers.
+
     Args:
         model: model with the parameters.
         optimizer: None lets PyTorch update the weights with gradients from vpps. With a vpps optimizer, every backward
@@ -115,14 +121,15 @@ class Module(Holder):
         self.sparse = as_flag(sparse, "sparse", HandleError)
         self._updates = optimizer is not None
         self.handle = Handle(model, SGD(lr=0.0) if optimizer is None else optimizer, **options)
-        self._weights = SharedWeights(self, self.handle, self._updates)
+        gpu = copies.tensors.device(self.handle.target)
+        self._calls = HostCalls(self.handle) if gpu is None else DeviceCalls(self.handle, gpu)
+        self._weights = SharedWeights(self, self.handle, self._updates, None if self._updates else gpu)
         self._options = options
         self._prefix = ""  # prefix of its names in the state dict that is being loaded
         self.register_load_state_dict_post_hook(_note_loaded)
         # Stands in for parameters whose gradients PyTorch does not get; without an input, there would be no backward.
         self._anchor = torch.zeros((), device="cpu", requires_grad=True)
         self._drawn = model.step, 0
-        self._device = device_of(self.handle.target)
 
     # ---- calls
 
@@ -162,27 +169,22 @@ class Module(Holder):
             if self._updates or not inputs:
                 return self._values(graph, [loss], call, inputs, masks)[0]
             try:
-                value, gradients = self.handle.gradients(graph, loss, sparse=True, **masks)
+                value = self._calls.loss(call, graph, loss, masks)
             except NoGradientError:
-                return self._evaluated(graph, [loss], masks)[0]
-            call.found = [*call.of_parameters(gradients), *call.input_tensors.gradients(self.handle)]
+                return self._calls.values(graph, [loss], masks)[0]
             return LossFunction.apply(call, value, *inputs)
 
     def _values(
         self, graph: Graph, wanted: list[Expression | Rows], call: TensorCall, inputs: list[Any], masks: dict[str, Any]
     ) -> tuple[Any, ...]:
         if not inputs:
-            return self._evaluated(graph, wanted, masks)
+            return self._calls.values(graph, wanted, masks)
         try:
-            found = self.handle.forward(graph, wanted, keep=True, update=self._updates and self.training, **masks)
+            found = self._calls.values(graph, wanted, masks, keep=True, update=self._updates and self.training)
         except NoGradientError:
-            return self._evaluated(graph, wanted, masks)
+            return self._calls.values(graph, wanted, masks)
         call.kept = self.handle.kept
         return tuple(ValuesFunction.apply(call, found, *inputs))
-
-    def _evaluated(self, graph: Graph, wanted: list[Expression | Rows], masks: dict[str, Any]) -> tuple[Any, ...]:
-        """Return values without gradients."""
-        return as_outputs(self.handle.forward(graph, wanted, **masks), self._device)
 
     def _call(self, graph: Graph) -> tuple[TensorCall, list[Any]]:
         """Return a call, and the tensors that need its gradients, if any."""
@@ -210,7 +212,7 @@ class Module(Holder):
             parameters, inputs = [None], [self._anchor, *inputs]
         if any(unpack_dual(t).tangent is not None for t in inputs):
             raise GraphError(FORWARD_MODE)
-        call = TensorCall(self.handle, self._weights, wanted, parameters, self.sparse, self._device, inputs=inputs)
+        call = TensorCall(self._calls, self._weights, wanted, parameters, self.sparse, inputs=inputs)
         return call, inputs
 
     def _masks(self, graph: Graph) -> dict[str, Any]:
@@ -255,7 +257,7 @@ class Module(Holder):
         return f"{self.model!r}, {self.handle!r}"
 
     def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> Module:
-        """Implement `to`, `half`, `cuda` and such. Only other modules change; weights stay on the host in float32."""
+        """Implement `to`, `half`, `cuda` and such. Only other modules change; weights stay in place, in float32."""
         probe = fn(torch.zeros(1, dtype=torch.float32, device="cpu"))
         if probe.dtype != torch.float32:
             raise ModelError(
@@ -267,10 +269,10 @@ class Module(Holder):
                 "vpps.torch.Module: its weights are the model's memory, which cannot be moved or shared; make a Module "
                 "in each process and load_state_dict()"
             )
-        if probe.device.type not in ("cpu", self._device.type):
+        if probe.device.type not in ("cpu", self._calls.device.type):
             raise ModelError(
                 f"vpps.torch.Module: the handle computes on target {self.handle.target!r}, not on {probe.device}: make "
-                "it with Module(model, target=...); its weights stay on the host, and inputs may be anywhere"
+                "it with Module(model, target=...); inputs may be anywhere"
             )
         rest = torch.nn.Module()  # buffers, modules and parameters outside the model
         rest._buffers = self._buffers
@@ -316,7 +318,7 @@ class Module(Holder):
 
 
 _OWN = frozenset(
-    "_modules _parameters _load_state_dict_post_hooks _options _weights _anchor _device model handle".split()
+    "_modules _parameters _load_state_dict_post_hooks _options _weights _anchor _calls model handle".split()
 )
 """Attributes that the constructor of a copy sets."""
 

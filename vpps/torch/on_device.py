@@ -1,8 +1,6 @@
 """Recurrent layers on a GPU: all copies are from device to device, and a call returns before the GPU has computed.
 
-Every copy between tensors and our memory is in PyTorch's current stream, and `CudaMachine.lent` orders these copies and
-the launches. So PyTorch's allocator knows all uses of a tensor's memory. A later call, or `handle.close()`, reports a
-launch that fails.
+A later call, or `handle.close()`, reports a launch that fails.
 """
 
 from __future__ import annotations
@@ -10,162 +8,22 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from vpps.engine.engine import Engine
 from vpps.errors import ModelError, NoGradientError
 from vpps.model.model import Parameter
-from vpps.ops.element import WORD_BYTES
 from vpps.placement.distribution import Distribution, Pool
 from vpps.planner.plan import Plan
-from vpps.runtime.driver import DeviceMemory, Driver
 from vpps.session.replay import Replay
 from vpps.torch.chains import Batch, Config, Grads, RecurrentStack, Token, _Cells, _zeros, kinds
+from vpps.torch.copies import Copies, FloatPlace, Floats, Part, copying, numbers_of, put_weights
 from vpps.turns import serialised
-
-
-class DeviceTensors:
-    """Calls of PyTorch that need a GPU."""
-
-    def stream(self, device: Any) -> int:
-        """Return PyTorch's current stream."""
-        return int(torch.cuda.current_stream(device).cuda_stream)
-
-    def over(self, driver: Driver, memory: DeviceMemory) -> Any:
-        """Return a flat float32 tensor that shares the memory and keeps it alive."""
-        return torch.from_dlpack(driver.array(memory, 0, (memory.nbytes // WORD_BYTES,)))
-
-    def run(self, stream: int, operators: Callable[[], object]) -> None:
-        """Run operators in PyTorch's current stream."""
-        operators()
-
-
-tensors = DeviceTensors()
-
-
-class _Floats:
-    """Memory of the GPU, and a tensor over it, which is made when it is first needed."""
-
-    def __init__(self, memory: DeviceMemory) -> None:
-        self.memory = memory
-        self._flat: Any = None
-
-    def flat(self, driver: Driver) -> Any:
-        """Return a flat tensor that shares the memory."""
-        if self._flat is None:
-            with torch.inference_mode(False):  # else only inference could write to it
-                self._flat = tensors.over(driver, self.memory)
-        return self._flat
-
-
-_pools: weakref.WeakKeyDictionary[Any, _Floats] = weakref.WeakKeyDictionary()  # by machine
-
-
-class FloatPlace(NamedTuple):
-    """Floats of the pool or of a script.
-
-    Attributes:
-        start: the first float, if they are contiguous.
-        index: tensor with the number of each float; None if they are contiguous.
-    """
-
-    start: int
-    index: Any = None
-
-    @classmethod
-    def of(cls, key: Any, device: Any) -> FloatPlace:
-        """Return the place of a key from `Span.key`."""
-        return cls(key.start) if isinstance(key, slice) else cls(-1, torch.from_numpy(key).to(device))
-
-
-class Part(NamedTuple):
-    """A tensor (n, ...), or its rows with the numbers in the tensor `rows`."""
-
-    tensor: Any
-    rows: Any = None
-
-
-class Copies:
-    """Copies in PyTorch's stream; made by `copying`. A method without `floats` copies from or to the pool."""
-
-    def __init__(self, machine: Any, driver: Driver, stream: int) -> None:
-        self._driver, self._stream = driver, stream
-        known = _pools.get(machine)
-        if known is None or known.memory is not machine.pool.memory:
-            known = _pools[machine] = _Floats(machine.pool.memory)
-        self._pool = known
-
-    def write(self, place: FloatPlace, part: Part, floats: _Floats | None = None) -> None:
-        """Copy from a tensor to a place."""
-        self._copy(part, place, floats or self._pool, is_write=True)
-
-    def read(self, place: FloatPlace, part: Part) -> None:
-        """Copy from a place to a tensor."""
-        self._copy(part, place, self._pool, is_write=False)
-
-    def _copy(self, part: Part, place: FloatPlace, floats: _Floats, is_write: bool) -> None:
-        (tensor, rows), (start, index) = part, place
-        shape = (len(tensor if rows is None else rows), *tensor.shape[1:])
-        count = math.prod(shape)
-        if not count:
-            return
-        if index is None and rows is None and tensor.is_contiguous():
-            ends = floats.memory.address + WORD_BYTES * start, tensor.data_ptr()
-            target, source = ends if is_write else ends[::-1]
-            self._driver.run(self._driver.copying(target, source, WORD_BYTES * count, self._stream))
-            return
-        flat = floats.flat(self._driver)
-
-        def write() -> None:
-            found = tensor if rows is None else tensor.index_select(0, rows)
-            if index is None:
-                flat[start : start + count].view(shape).copy_(found)
-            else:
-                flat.index_copy_(0, index, found.reshape(-1))
-
-        def read() -> None:
-            found = (flat[start : start + count] if index is None else flat.index_select(0, index)).view(shape)
-            if rows is None:
-                tensor.copy_(found)
-            else:
-                tensor.index_copy_(0, rows, found)
-
-        self.run(write if is_write else read)
-
-    def clear(self, start: int, count: int) -> None:
-        """Write zeros to the pool."""
-        if count:
-            address = self._pool.memory.address + WORD_BYTES * start
-            self._driver.run(self._driver.filling(address, 0, count, self._stream))
-
-    def run(self, operators: Callable[[], object]) -> None:
-        """Run operators of PyTorch, in order with the copies."""
-        tensors.run(self._stream, operators)
-
-    def view(self, start: int, *shape: int) -> Any:
-        """Return floats of the pool as a tensor, for operators."""
-        return self._pool.flat(self._driver)[start : start + math.prod(shape)].view(shape)
-
-
-@contextmanager
-def copying(machine: Any, device: Any) -> Iterator[Copies]:
-    """Order the copies that a block makes: after the launches so far, and before later ones."""
-    stream = tensors.stream(device)
-    with machine.lent(stream) as driver:
-        yield Copies(machine, driver, stream)
-
-
-def _numbers(rows: Any, device: Any) -> Any:
-    """Return the numbers of rows for `Part`, given a mask, or a slice of all."""
-    return None if isinstance(rows, slice) else torch.from_numpy(np.flatnonzero(rows)).to(device)
-
 
 PutWeights = Callable[[Engine, Copies], None]
 _runs = itertools.count(1)  # numbers of runs, of all replays: another replay can take the place of one
@@ -250,9 +108,9 @@ class DeviceReplay(Replay):
             engine = self._handle._engine
             machine: Any = engine.machine
             self._script = machine.keep_script(self._plan.script)
-            self._words = _Floats(self._script.memory)
+            self._words = Floats(self._script.memory)
             self._inputs_at = [FloatPlace.of(key, device) for key, _ in self._places or ()]
-            self._rows_read = [_numbers(rows, device) for _, rows in self._places or ()]
+            self._rows_read = [numbers_of(rows, device) for _, rows in self._places or ()]
             self._outputs_at = [FloatPlace.of(span.key, device) for span in self._outputs]
             self._gradients_at = [FloatPlace.of(span.key, device) for span in self._gradients]
 
@@ -325,8 +183,8 @@ class DeviceRecurrentStack(RecurrentStack):
             return
         for mine in self._cells:
             W, U, *biases = (w.detach() for w in weights[mine.own.start : mine.own.stop])
-            _put_matrix(copies, state[0], mine.W, W)
-            _put_matrix(copies, state[0], mine.U, U)
+            put_weights(copies, state[0], mine.W, W)
+            put_weights(copies, state[0], mine.U, U)
             if mine.b is not None:
                 _put_biases(copies, state[0], mine, *biases)
         self._in_pool = state
@@ -364,7 +222,7 @@ class DeviceRecurrentStack(RecurrentStack):
         replay: Any = self._replay(batch, self._wanted(batch, grads), grads is not None)
         if not layout.all_present and replay.present is None:
             has_steps = layout.lengths > 0
-            replay.present, replay.absent = (_numbers(mask, batch.x.device) for mask in (has_steps, ~has_steps))
+            replay.present, replay.absent = (numbers_of(mask, batch.x.device) for mask in (has_steps, ~has_steps))
         return replay, values
 
     def _parts(self, results: Sequence[Any], present: Any) -> list[Any]:
@@ -435,16 +293,6 @@ def _pass_on(absent: Any, gstates: Sequence[Any], seeds: Sequence[Any]) -> None:
     for gstate, seed in zip(gstates, seeds, strict=False):
         if gstate is not None and seed is not None:
             gstate.index_copy_(1, absent, seed.index_select(1, absent))
-
-
-def _put_matrix(copies: Copies, distribution: Distribution, p: Parameter, value: Any) -> None:
-    """Copy a matrix to its place, and to that of its transpose. On a GPU, a panel is one row."""
-    place, stack = distribution.places[p], distribution.stacks.of.get(p)
-    copies.write(FloatPlace(place.weights), Part(value))
-    if place.transposed:
-        height, first = (p.shape[0], 0) if stack is None else (stack.shape[0], distribution.first_row(p))
-        target = copies.view(place.transposed, p.shape[1], height)[:, first : first + p.shape[0]]
-        copies.run(lambda: target.copy_(value.t()))
 
 
 def _put_biases(copies: Copies, distribution: Distribution, mine: _Cells, b: Any, more: Any) -> None:

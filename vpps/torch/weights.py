@@ -6,14 +6,16 @@ import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from vpps.errors import HandleError, ModelError
 from vpps.model.model import Model, Parameter
+from vpps.placement.distribution import Distribution
 from vpps.session.handle import Handle
+from vpps.torch.copies import copying, put_weights
 from vpps.values import Float32
 
 _owners: weakref.WeakValueDictionary[int, SharedWeights] = weakref.WeakValueDictionary()
@@ -56,7 +58,7 @@ def copies_on_load(local_metadata: Any) -> None:
         local_metadata["assign_to_params_buffers"] = False
 
 
-_INTERNAL = frozenset("_anchor _device _drawn _options _prefix _weights handle model sparse training".split())
+_INTERNAL = frozenset("_anchor _calls _drawn _options _prefix _weights handle model sparse training".split())
 
 
 class Holder(torch.nn.Module):
@@ -81,12 +83,68 @@ class Scope(Holder):
         self._parameters = LiveParameters(weights)
 
 
+class GpuWeights:
+    """A parameter's weights in a tensor on the GPU; implements `vpps.model.model.Lender`.
+
+    It notices writes that change the tensor's version, and steps of optimizers.
+
+    Args:
+        p: the parameter; its array on the host is current.
+        device: the GPU, which is that of the machine with the identity `gpu`.
+    """
+
+    def __init__(self, p: Parameter, device: Any, gpu: bytes) -> None:
+        self.p, self._home, self._gpu = weakref.ref(p), p.host, gpu
+        self.follow(torch.from_numpy(self._home).to(device, copy=True))
+        self._version = p.version
+
+    def follow(self, tensor: Any) -> None:
+        """Use another tensor with the same values."""
+        self.tensor = tensor
+        self._noticed = self._brought = tensor._version
+
+    def bring(self, host: Float32) -> None:
+        """Implement `Lender.bring`. Waits for the GPU. The array of `Model.averaged` remains unchanged."""
+        version = self.tensor._version
+        if host is self._home and version != self._brought:
+            torch.from_numpy(host).copy_(self.tensor.detach())
+            self._brought = version
+
+    def notice(self, p: Parameter) -> None:
+        """Count changes to the tensor, and copy other changes of the parameter to it."""
+        if p.model.is_averaged:  # it shows values that are not its weights
+            return
+        version, assigned = self.tensor._version, self._version != p.version
+        if assigned and version in (self._noticed, self._brought):  # the array was current when it was assigned
+            with torch.no_grad():
+                self.tensor.copy_(torch.from_numpy(self._home))
+            self._brought = self.tensor._version
+        elif version != self._noticed:
+            p.version += 1
+        self._noticed, self._version = self.tensor._version, p.version
+
+    def can_put(self, machine: Any, distribution: Distribution) -> bool:
+        """Implement `Lender.can_put`. Weights in reduced precision are packed on the host."""
+        p = self.p()
+        if p is None or machine.gpu != self._gpu or self._version != p.version:  # averages, or no module is left
+            return False
+        return not distribution.places[p].rounded
+
+    def put(self, machine: Any, distribution: Distribution, parameters: Sequence[Parameter]) -> None:
+        """Implement `Lender.put`."""
+        with copying(machine, self.tensor.device) as copies:
+            for p in parameters:
+                lender: Any = p.lender
+                put_weights(copies, distribution, p, lender.tensor.detach())
+
+
 @dataclass(slots=True)
 class SharedWeight:
     """A parameter and its tensor, with the state of both at the last check.
 
     Attributes:
-        array: the model's weights; the tensor shares their memory.
+        memory: tensor that owns the memory: the model's array, or a tensor on the GPU.
+        lender: owner of the weights on the GPU; None if the tensor shares the memory of the model's array.
         place: the module's dict that holds the tensor under the name `key`.
         scopes: path to the owner of `place`: for each enclosing scope, its parent's dict, its name and its module.
         version: version of the tensor. Every operator that writes to the tensor increments it.
@@ -98,7 +156,8 @@ class SharedWeight:
 
     parameter: Parameter
     tensor: Any
-    array: Float32
+    memory: Any
+    lender: GpuWeights | None
     place: LiveParameters
     scopes: Sequence[tuple[Any, str, torch.nn.Module]]
     key: str
@@ -112,9 +171,12 @@ class SharedWeight:
         self.sample = self.sampled()
 
     def sampled(self) -> bytes:
-        """Return bits of at least SAMPLE evenly spaced weights. Code that replaces weights replaces most of them."""
-        flat = self.array.reshape(-1)
-        return flat[:: max(1, len(flat) // SAMPLE)].tobytes()
+        """Return bits of at least SAMPLE evenly spaced weights. Code that replaces weights replaces most of them.
+        Return nothing for weights on a GPU, because the host would have to wait for it."""
+        if self.lender is not None:
+            return b""
+        flat = self.memory.numpy().reshape(-1)
+        return bytes(flat[:: max(1, len(flat) // SAMPLE)].tobytes())
 
     def check_place(self) -> None:
         """Raise ModelError if the module holds a different tensor."""
@@ -141,7 +203,7 @@ class SharedWeight:
 
     def _adopt(self, data: Any) -> None:
         """Copy the values of an array that the user assigned by `tensor.data = ...`, and restore the shared memory."""
-        expected = torch.from_numpy(self.array)
+        expected = self.memory
         if data.dtype != expected.dtype or data.shape != expected.shape or data.device != expected.device:
             raise ModelError(
                 f"{self.parameter!r}: its weights have become {data.dtype} of shape {tuple(data.shape)} on "
@@ -149,6 +211,7 @@ class SharedWeight:
             )
         expected.copy_(data)
         self.tensor.data = expected
+        torch.autograd.graph.increment_version(self.tensor)
 
     def settle_trainable(self) -> None:
         """Make `requires_grad` and `trainable` equal by copying the flag that has changed."""
@@ -167,15 +230,17 @@ class SharedWeights:
         module: module that gets the parameters.
         handle: the training handle.
         updates: True if the handle updates the weights, False if PyTorch does.
+        device: GPU that holds the weights; None for the memory of the model's arrays.
     """
 
-    def __init__(self, module: torch.nn.Module, handle: Handle, updates: bool) -> None:
+    def __init__(self, module: torch.nn.Module, handle: Handle, updates: bool, device: Any = None) -> None:
         self.lock = threading.RLock()  # held from a launch until its results are read
         self.trained: list[SharedWeight] = []  # trainable parameters
         self._module = weakref.ref(module)
         self._model: Model = handle.model
         self._handle = handle
         self._updates = updates
+        self._device = device
         self._shared: dict[Parameter, SharedWeight] = {}
         self._layout = -1
         self._refreshing = False  # True while a caller reads the tensors and may replace them
@@ -207,7 +272,8 @@ class SharedWeights:
     def notice(self) -> None:
         """Count PyTorch's changes, before another object launches or reads the model.
 
-        It takes no lock and sets only versions, because the caller may hold the lock of a handle.
+        It takes no lock and sets only versions, because the caller may hold the lock of a handle. Weights that were
+        assigned are copied to tensors on a GPU.
 
         Raises:
             HandleError, ModelError: as for `synchronise`.
@@ -220,15 +286,18 @@ class SharedWeights:
             p = shared.parameter
             if check:
                 shared.check_place()
-            if shared.has_changed(newer):
+            changed = shared.has_changed(newer)
+            if shared.lender is not None:
+                shared.lender.notice(p)
+            elif changed:
                 if self._updates and (p.version != shared.packed or newer):
                     raise HandleError(
                         f"{p!r}: PyTorch has changed its weights, but vpps has updated them meanwhile; read them first "
                         "(net.parameters(), net.state_dict()), or remove them from PyTorch's optimizer"
                     )
                 p.version += 1
-                shared.version = shared.tensor._version
-                shared.address = shared.tensor.data_ptr()
+            if changed:
+                shared.version, shared.address = shared.tensor._version, shared.tensor.data_ptr()
             if shared.packed != p.version:
                 shared.packed, shared.sample = p.version, shared.sampled()
 
@@ -245,6 +314,8 @@ class SharedWeights:
         """Update the tensors if the handle has newer weights."""
         with self.lock:
             self.synchronise(reading=True)
+            for p in self._shared if self._device is None else ():
+                _ = p.host  # another module may hold the weights on a GPU
             if not (self._updates and self._handle.is_newer):
                 return
             self._refreshing = True
@@ -264,6 +335,8 @@ class SharedWeights:
         copied = memo.setdefault(id(of._shared[of._model[name]].tensor), shared.tensor)
         if copied is not shared.tensor:
             copied.data = shared.tensor.data
+            if shared.lender is not None:
+                shared.lender.follow(copied)
             dict.__setitem__(shared.place, shared.key, copied)
             del _owners[id(shared.tensor)]  # another tensor may get its id
             shared.tensor, shared.version = copied, copied._version
@@ -274,7 +347,14 @@ class SharedWeights:
         same = next((other for other in self._shared if in_torch(other.name) == in_torch(p.name)), None)
         if same is not None:
             raise ModelError(f"{p!r} and {same!r} have the same name in PyTorch, {in_torch(p.name)!r}: rename one")
-        tensor = torch.nn.Parameter(torch.from_numpy(p.host), requires_grad=p.trainable)
+        memory, lender = torch.from_numpy(p.host), None
+        if self._device is not None:
+            if p.lender is None:
+                p.lender = GpuWeights(p, self._device, self._handle._engine.machine.gpu)
+            lender = cast(GpuWeights, p.lender)
+            lender.notice(p)
+            memory = lender.tensor.detach()
+        tensor = torch.nn.Parameter(memory, requires_grad=p.trainable)
         _owners[id(tensor)] = self
         module = self._module()
         assert module is not None
@@ -292,7 +372,7 @@ class SharedWeights:
         # Like `register_parameter`, but that rejects attribute names, such as "loss", and names with a dot.
         dict.__setitem__(place, name, tensor)
         seen = tensor._version, p.version, p.trainable, tensor.data_ptr()
-        return SharedWeight(p, tensor, p.host, place, way, name, *seen)
+        return SharedWeight(p, tensor, memory, lender, place, way, name, *seen)
 
 
 def in_torch(name: str) -> str:
