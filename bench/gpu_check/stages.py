@@ -30,7 +30,7 @@ STAGES = {
     "long": "the hardware's counters, all programs and benches at full size",
 }
 # The most informative tests come first, unnamed files last.
-FIRST = ("test_tree_lstm", "test_training", "test_machine", "test_slots", "test_ops")
+FIRST = ("test_tree_lstm", "test_torch", "test_training", "test_machine", "test_slots", "test_ops")
 ALONE = ("test_machine", "test_training")  # they need exclusive use of the GPU
 # pytest's -k for tests that take seconds on a simulated GPU.
 DRY_RUN = {
