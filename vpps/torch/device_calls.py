@@ -25,9 +25,6 @@ from vpps.torch.copies import Copies, FloatPlace, Part, copying, to_gpu
 from vpps.torch.function import HostCalls, TensorCall, dense_seed
 from vpps.turns import Turn, serialised
 
-Reading = tuple[Expression | Rows, Any]
-"""An expression, or rows, and addresses in the pool."""
-
 
 class DeviceCalls(HostCalls):
     """`HostCalls` for a handle of target cuda, with tensors on its GPU."""
@@ -58,9 +55,11 @@ class DeviceCalls(HostCalls):
     @serialised
     def loss(self, call: TensorCall, graph: Graph, loss: Expression, masks: Mapping[str, Any]) -> Any:
         plan = self.handle._begin_gradients(graph, loss, **masks, waits=False)
-        call.found = self._gradients(call, plan)
         with self._copying() as copies:
-            return self._read(copies, [(loss, addresses_of(plan, loss, "loss"))])[0]
+            found = self._gradients(copies, call, plan)
+            value = self._read(copies, [(loss, addresses_of(plan, loss, "loss"))])[0]
+        call.found = call.input_tensors.converted(found)
+        return value
 
     @serialised
     def backward(self, call: TensorCall, seeds: Sequence[Any]) -> list[Any]:
@@ -77,7 +76,10 @@ class DeviceCalls(HostCalls):
                         copies.write(FloatPlace(at), Part(seed.reshape(-1)))
                     at += count
 
-        return self._gradients(call, self.handle._begin_backward(kept, give, waits=False))
+        plan = self.handle._begin_backward(kept, give, waits=False)
+        with self._copying() as copies:
+            found = self._gradients(copies, call, plan)
+        return call.input_tensors.converted(found)
 
     def _copying(self) -> Any:
         return copying(self.handle._engine.machine, self.device)
@@ -85,8 +87,8 @@ class DeviceCalls(HostCalls):
     def _empty(self, *shape: int) -> Any:
         return torch.empty(shape, dtype=torch.float32, device=self.device)
 
-    def _read(self, copies: Copies, readings: Iterable[Reading]) -> list[Any]:
-        """Return values at some addresses."""
+    def _read(self, copies: Copies, readings: Iterable[tuple[Expression | Rows, Any]]) -> list[Any]:
+        """Return the values of expressions and rows, each given with its addresses in the pool."""
         found = []
         for e, addresses in readings:
             span = Span.of(addresses, math.prod(e.shape))
@@ -94,13 +96,11 @@ class DeviceCalls(HostCalls):
             found.append(flat.view((len(e), *e.shape) if isinstance(e, Rows) else e.shape))
         return found
 
-    def _gradients(self, call: TensorCall, plan: Plan) -> list[Any]:
+    def _gradients(self, copies: Copies, call: TensorCall, plan: Plan) -> list[Any]:
         """Return gradients of parameters, None for unused ones, followed by those of the input tensors."""
-        inputs = call.input_tensors
-        with self._copying() as copies:
-            found = [None if p is None else self._learned(copies, plan, p, call.sparse) for p in call.parameters]
-            of_inputs = self._read(copies, [(made, gradient_addresses(plan, made)) for made in inputs.inputs])
-        return [*found, *inputs.converted(of_inputs)]
+        found = [None if p is None else self._learned(copies, plan, p, call.sparse) for p in call.parameters]
+        readings = [(made, gradient_addresses(plan, made)) for made in call.input_tensors.inputs]
+        return found + self._read(copies, readings)
 
     def _learned(self, copies: Copies, plan: Plan, p: Parameter, sparse: bool) -> Any:
         """Return the gradient of a parameter; None if the results do not depend on it."""

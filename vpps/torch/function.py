@@ -79,9 +79,12 @@ class InputTensors:
             self.tensors.append(tensor)
             self.inputs.append(made)
 
-    def converted(self, gradients: Sequence[Any]) -> list[Any]:
-        """Return the gradient of each tensor in the tensor's type and on its device."""
-        return [g.to(t.device, t.dtype) for t, g in zip(self.tensors, gradients, strict=True)]
+    def converted(self, gradients: list[Any]) -> list[Any]:
+        """Return gradients, of which the last ones belong to the tensors, with these in the tensors' types and on their
+        devices."""
+        first = len(gradients) - len(self.tensors)
+        of_tensors = zip(self.tensors, gradients[first:], strict=True)
+        return [*gradients[:first], *(g.to(t.device, t.dtype) for t, g in of_tensors)]
 
 
 # Returns True if `backward` retains the graph. Old versions of PyTorch do not provide this, so assume True.
@@ -150,12 +153,12 @@ class HostCalls:
 
     def _found(self, call: TensorCall, gradients: Gradients) -> list[Any]:
         """Return gradients of parameters, None for unused ones, followed by those of the input tensors."""
-        found = [(p, None if p is None else gradients.get(p.name)) for p in call.parameters]
-        of_inputs = [torch.from_numpy(self.handle.input_gradient(made)) for made in call.input_tensors.inputs]
-        return [
-            *(None if p is None or g is None else as_gradient(g, p.shape, call.sparse) for p, g in found),
-            *call.input_tensors.converted(of_inputs),
-        ]
+        found: list[Any] = []
+        for p in call.parameters:
+            g = None if p is None else gradients.get(p.name)
+            found.append(None if p is None or g is None else as_gradient(g, p.shape, call.sparse))
+        found += [torch.from_numpy(self.handle.input_gradient(made)) for made in call.input_tensors.inputs]
+        return call.input_tensors.converted(found)
 
 
 class _FirstOrderOnly(torch.autograd.Function):
