@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,22 @@ class Posing(DeviceTensors):
 
     def device(self, target: str) -> Any:
         return torch.device("cpu") if target == "cuda" else None
+
+    def mark(self, device: Any) -> Any:
+        with self.context():
+            event = self.fake.cuEventCreate(0)[1]
+            self.fake.cuEventRecord(event, self.current)
+        return event
+
+    def wait_for(self, mark: Any, device: Any) -> None:
+        with self.context():
+            self.fake.cuStreamWaitEvent(self.current, mark, 0)
+
+    @contextmanager
+    def context(self) -> Iterator[None]:
+        self.fake.cuCtxPushCurrent("context")
+        yield
+        self.fake.cuCtxPopCurrent()
 
     def copied(self, array: Any, device: Any) -> Any:
         return torch.from_numpy(array)

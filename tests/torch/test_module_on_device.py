@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -120,23 +121,27 @@ def test_a_step_passes_nothing_through_the_host_and_never_waits(posing: Posing) 
     net, chain = pair.device, pair.chains[1]
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 
-    def step() -> None:
+    def step() -> list[int]:
+        """Return the numbers of launches in flight after each call."""
+        found = []
         loss = chain.loss_by_module(net, rows().numpy())
+        found.append(net.handle._engine.in_flight)
         loss.backward()
         graph = vpps.Graph()
         hidden = net(graph, chain.states(graph, graph.rows(rows()), WORDS))
+        found.append(net.handle._engine.in_flight)
         hidden[-1].backward(torch.ones(HIDDEN))
+        found.append(net.handle._engine.in_flight)
         posing.finish()  # PyTorch's operators
         optimizer.step()
         optimizer.zero_grad()
+        return found
 
     for _ in range(2):
         step()
     begin = len(fake.calls)
-    queried, query = list[int](), fake.cuEventQuery
     finish, posing.finish = posing.finish, lambda: None  # type: ignore[method-assign]
-    fake.cuEventQuery = lambda event: (queried.append(event), query(event))[1]  # type: ignore[method-assign]
-    step()
+    assert step() == [2, 2, 2]
     calls = fake.calls[begin:]
     assert "synchronise" not in [name for name, *_ in calls]
     scripts = [call for call in calls if call[0] == "copy in"]
@@ -147,15 +152,27 @@ def test_a_step_passes_nothing_through_the_host_and_never_waits(posing: Posing) 
     finish()
 
 
+def test_lazily_negated_gradients(posing: Posing) -> None:
+    """PyTorch passes the bits of the opposite number, and a mark."""
+    pair, x = Pair(posing), rows(requires_grad=True)
+    for net, chain in zip(pair.nets, pair.chains, strict=True):
+        y, expected = (chain.loss_by_module(net, x, at_once=False) for _ in range(2))
+        posing.finish()
+        (found,) = torch.autograd.grad((torch.complex(torch.ones(()), y).conj() * (1 + 2j)).real, x)
+        (expected,) = torch.autograd.grad(2 * expected, x)
+        posing.finish()
+        close(found, expected)
+
+
 class TestWeights:
     @torch.no_grad()
     def test_changes_by_pytorch_are_seen_by_all(self, posing: Posing, tmp_path: Any) -> None:
-        """A handle on the host, a second Module on the GPU, a Module on the host and a checkpoint see them."""
+        """A handle on the host, a second Module on the GPU and a checkpoint see them."""
         pair = Pair(posing)
         chain, net = pair.chains[1], pair.device
         beside = vpps.Handle(chain.model, train=False, target="cpu", vps=1)
-        others = posing.module(chain.model, train=False), vpps.torch.Module(chain.model, train=False, target="cpu")
-        assert others[0].chain.U.data_ptr() == net.chain.U.data_ptr() != others[1].chain.U.data_ptr()
+        other = posing.module(chain.model, train=False)
+        assert other.chain.U.data_ptr() == net.chain.U.data_ptr()
         changes = [
             lambda p: p.mul_(2), lambda p: setattr(p, "data", p + 0.25), lambda p: torch.nn.init.constant_(p, 0.3),
             lambda p: p.set_(p + 0.1),
@@ -166,13 +183,11 @@ class TestWeights:
             pair.check()
             graph = vpps.Graph()
             states = chain.states(graph, graph.rows(rows(9)), WORDS)
-            found = [tuple(map(torch.from_numpy, beside.forward(graph, states)))]
-            found += [other(graph, states) for other in others]
+            found = tuple(map(torch.from_numpy, beside.forward(graph, states))), other(graph, states)
             posing.finish()
             for values in found:
                 close(torch.stack(values), pair.outputs(rows(9))[0])
-            for other in others:
-                close(other.chain.U, net.chain.U)
+            assert torch.equal(other.chain.U, net.chain.U)
         chain.model.save(tmp_path / "model")
         np.testing.assert_array_equal(vpps.Model.load(tmp_path / "model")["chain/U"].numpy(), net.chain.U.numpy())
         beside.close()
@@ -180,6 +195,13 @@ class TestWeights:
     def test_changes_by_vpps(self, posing: Posing, tmp_path: Any) -> None:
         """A step of PyTorch's optimizer continues from weights that were assigned."""
         pair = Pair(posing)
+        held = [net.chain.U for net in pair.nets]
+        for chain, U in zip(pair.chains, held, strict=True):
+            chain.U.assign(np.full((HIDDEN, HIDDEN), 0.125))
+            U.grad = torch.ones_like(U)
+            torch.optim.SGD([U], lr=0.5).step()
+        assert (held[1] == -0.375).all()
+        pair.check()
         for chain in pair.chains:
             chain.model.save(tmp_path / "model")
             chain.W.assign(np.full((HIDDEN, INPUT), 0.25))
@@ -227,6 +249,7 @@ class TestWeights:
         graph = vpps.Graph()
         state = chain.states(graph, graph.rows(rows()))[-1]
         with chain.model.averaged(), torch.no_grad():
+            net.chain.U.mul_(1)
             np.testing.assert_array_equal(chain.U.numpy(), average)
             averaged = net(graph, state)
             posing.finish()
@@ -251,6 +274,96 @@ class TestWeights:
         twin.load_state_dict(pair.device.state_dict())
         assert torch.equal(twin.chain.U, pair.device.chain.U)
         np.testing.assert_array_equal(twin.model["chain/U"].numpy(), pair.chains[1].U.numpy())
+
+    def test_ties_are_copied(self, posing: Posing) -> None:
+        """The copy of a layer that comes first uses the tensor of the Module's copy, in both directions."""
+        net = posing.module(Chain().model)
+        tied = torch.nn.Linear(HIDDEN, HIDDEN, bias=False)
+        tied.weight = net.chain.U
+        tied, twin = copy.deepcopy(torch.nn.ModuleList([tied, net]))
+        posing.handles.append(twin.handle)
+        assert tied.weight is twin.chain.U
+        with torch.no_grad():
+            for change in (lambda p: p.fill_(0.5), lambda p: setattr(p, "data", torch.full_like(p, 0.25))):
+                change(tied.weight)
+                np.testing.assert_array_equal(twin.model["chain/U"].numpy(), twin.chain.U.numpy())
+                assert net.chain.U.ne(twin.chain.U).any()
+
+    def test_they_are_in_one_place(self, posing: Posing) -> None:
+        """An open Module refuses another one that would use them elsewhere; after it, they move with their values."""
+        chain = Chain()
+        net = posing.module(chain.model)
+        with pytest.raises(vpps.ModelError, match="has its weights on the GPU"):
+            vpps.torch.Module(chain.model, train=False, target="cpu")
+        with torch.no_grad():
+            net.chain.U.fill_(0.5)
+        net.handle.close()
+        host = vpps.torch.Module(chain.model, target="cpu")
+        assert (host.chain.U == 0.5).all()
+        with torch.no_grad():
+            net.chain.U.fill_(7)  # left behind
+            host.chain.U.mul_(2)
+        assert (chain.U.numpy() == 1).all()
+        host.handle.close()
+        between = vpps.torch.Module(chain.model, train=False, target="cpu")
+        with pytest.raises(vpps.ModelError, match="has its weights on the host"):
+            posing.module(chain.model)
+        between.handle.close()
+        again = posing.module(chain.model)
+        assert (again.chain.U == 1).all()
+        with torch.no_grad():
+            again.chain.U.add_(1)
+        y = chain.loss_by_module(again, rows(), at_once=False)
+        _ = host.chain.U  # shares the array, which changes when it is read
+        assert (chain.U.numpy() == 2).all()
+        _ = host.chain.U
+        y.backward()
+        posing.finish()
+
+    def test_beside_a_handle_that_trains(self, posing: Posing) -> None:
+        """A Module that only evaluates uses them where they are, on the host."""
+        pair = Pair(posing, vpps.SGD(lr=0.1))
+        other = posing.module(pair.chains[1].model, train=False)
+        for result in pair.outputs(rows(requires_grad=True)):
+            result.sum().backward()
+        posing.finish()
+        graph = vpps.Graph()
+        with torch.no_grad():
+            found = other(graph, pair.chains[1].states(graph, graph.rows(rows(9)), WORDS))
+        posing.finish()
+        close(torch.stack(found), pair.outputs(rows(9))[0])
+
+    def test_copies_wait_for_the_stream_that_wrote(self, posing: Posing) -> None:
+        pair = Pair(posing)
+        chain, net = pair.chains[1], pair.device
+        pair.outputs(rows())
+        with torch.no_grad():
+            pair.host.chain.U.fill_(0.5)
+        with posing.context():
+            for _ in range(50):
+                posing.run(posing.current, lambda: None)
+            posing.run(posing.current, lambda: net.chain.U.data.fill_(0.5))
+            torch.autograd.graph.increment_version(net.chain.U)
+            assert chain.model.notice_changes() is None
+            posing.current = posing.fake.cuStreamCreate(1)[1]  # runs ahead of the other streams
+        with vpps.Handle(chain.model, train=False) as handle:
+            graph = vpps.Graph()
+            found = handle.forward(graph, chain.states(graph, graph.rows(rows(9)), WORDS))
+        close(torch.from_numpy(np.array(found)), pair.outputs(rows(9))[0])
+
+    def test_a_forked_child_says_that_it_cannot_read_them(self, posing: Posing) -> None:
+        chain = Chain()
+        net = posing.module(chain.model)
+        before = chain.U.numpy()
+        with torch.no_grad():
+            net.chain.U.fill_(3)
+        lender: Any = chain.U.lender
+        lender._pid += 1
+        with pytest.raises(vpps.HandleError, match="was forked, and cannot read weights from the GPU"):
+            chain.U.numpy()
+        assert np.array_equal(chain.W.numpy(), net.chain.W.detach())
+        lender._pid -= 1
+        assert not np.array_equal(chain.U.numpy(), before)
 
     def test_they_outlive_the_module(self, posing: Posing) -> None:
         """Later changes are made on the host, and go to the tensors of the next Module."""
@@ -281,19 +394,41 @@ class TestWeights:
         torch.testing.assert_close(device, host, rtol=1e-2, atol=1e-3)
 
 
-def test_a_graph_may_grow(posing: Posing) -> None:
-    """From the third call on, only new vertices are computed."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_graph_may_grow(posing: Posing, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """From the third call on, only new vertices are computed; after a launch that was stopped, all are."""
     pair = Pair(posing)
     graphs = [vpps.Graph() for _ in pair.nets]
     states: list[Any] = [graph.zeros(HIDDEN) for graph in graphs]
-    for k in range(5):
+    for net in pair.nets:
+        net.eval()
+    for k in range(6):
         found = []
         for j, (net, chain) in enumerate(zip(pair.nets, pair.chains, strict=True)):
             states[j] = chain.step(states[j], graphs[j].input(rows(k)[0]))
-            with torch.no_grad():
+            with torch.no_grad(), monkeypatch.context() as patch:
+                if fails and k == 3 and net is pair.device:
+                    stop_launches(patch, net.handle)
                 found.append(net(graphs[j], states[j]))
         posing.finish()
-        close(found[1], found[0])
+        if fails and k == 3:
+            with pytest.raises(vpps.KernelError):
+                pair.device.handle.sync_get_latest_loss()
+        else:
+            close(found[1], found[0])
+
+
+def stop_launches(patch: pytest.MonkeyPatch, handle: vpps.Handle) -> None:
+    """Let all virtual processors stop at their first instruction."""
+    machine: Any = handle._engine.machine
+    launch = machine.launch
+
+    def launch_broken(script: Any) -> None:
+        script = script.copy()
+        script[script[HEADER_WORDS:][: machine.vps]] = 0xFFFF  # no such opcode
+        launch(script)
+
+    patch.setattr(machine, "launch", launch_broken)
 
 
 def test_a_later_call_reports_a_launch_that_was_stopped(posing: Posing, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,16 +442,8 @@ def test_a_later_call_reports_a_launch_that_was_stopped(posing: Posing, monkeypa
 
     call()
     posing.finish()
-    machine: Any = net.handle._engine.machine
     with monkeypatch.context() as patch:
-        launch = machine.launch
-
-        def launch_broken(script: Any) -> None:
-            script = script.copy()
-            script[int(script[HEADER_WORDS])] = 0xFFFF  # no such opcode
-            launch(script)
-
-        patch.setattr(machine, "launch", launch_broken)
+        stop_launches(patch, net.handle)
         call()
         posing.finish()
     call()
@@ -324,4 +451,61 @@ def test_a_later_call_reports_a_launch_that_was_stopped(posing: Posing, monkeypa
         call()
     call()
     posing.finish()
-    assert machine.is_open
+    assert net.handle._engine.machine.is_open
+
+
+def test_a_launch_that_never_began_leaves_the_forward_before_it(
+    posing: Posing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair, x = Pair(posing), rows(requires_grad=True)
+    net, chain = pair.device, pair.chains[1]
+    graph = vpps.Graph()
+    given = graph.rows(x, grad=True)
+    state = chain.states(graph, given)[-1]
+    net(graph, state)
+    with monkeypatch.context() as patch:
+        patch.setattr(net.handle._engine.machine, "launch", raising(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            net(graph, state)
+    with pytest.raises(vpps.GraphError, match="the latest call was forward"):
+        net.handle.input_gradient(given)
+    posing.finish()
+
+
+def raising(error: type[BaseException]) -> Any:
+    def raise_it(*arguments: Any) -> None:
+        raise error
+
+    return raise_it
+
+
+def test_steps_in_flight_are_judged_first(posing: Posing) -> None:
+    """A step that is skipped leaves the accumulated gradients."""
+    found = []
+    for target in ("cpu", "cuda"):
+        chain = Chain()
+        net = vpps.torch.Module(chain.model, vpps.SGD(lr=0.1), target=target, on_nonfinite="skip", vps=2)
+        posing.handles += [net.handle] if target == "cuda" else []
+        for factor in (1, np.nan):
+            graph = vpps.Graph()
+            net.handle.fb(graph, chain.loss(graph, graph.rows(rows() * 1)) * factor, accumulate=True)
+        net.eval()
+        graph = vpps.Graph()
+        y = net(graph, chain.loss(graph, graph.rows(rows(1, True), grad=True)))
+        posing.finish()
+        y.backward()
+        graph = vpps.Graph()
+        net.handle.fb(graph, chain.loss(graph, graph.rows(rows(2))))
+        net.handle.sync_get_latest_loss()
+        found.append((torch.from_numpy(chain.U.numpy()), net.handle.skipped))
+    close(found[1][0], found[0][0])
+    assert found[0][1] == found[1][1] == 1
+
+
+def test_closing_frees_the_pool(posing: Posing) -> None:
+    pair = Pair(posing)
+    pair.outputs(rows())
+    owner = weakref.ref(pair.device.handle._engine.machine.pool.memory.owner)
+    pair.device.handle.close()
+    gc.collect()
+    assert owner() is None

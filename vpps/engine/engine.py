@@ -55,6 +55,7 @@ class _Flight(NamedTuple):
         step: number of the update that the launch applies or contributes to; 0 if it is not a training step.
         loss: loss of that step.
         simple: True if the launch changes only weights and moments. The step number is then its only bookkeeping.
+        has_gradients: True if the launch computes gradients of inputs.
         undo: callback that reverts the launch's bookkeeping if it did not run or its step was skipped.
     """
 
@@ -63,6 +64,7 @@ class _Flight(NamedTuple):
     step: int
     loss: Expression | None
     simple: bool
+    has_gradients: bool
     undo: Callable[[], None]
 
 
@@ -308,7 +310,7 @@ class Engine:
         return NOTHING_PRESENT if last.growths and graph.n_calls > last.calls else None
 
     def note_evaluated(self, plan: Plan, key: StepKey | None, before: ForwardRecord | None) -> None:
-        """Record that the latest launch was a forward and has ended; `before` is the record of the previous one."""
+        """Record that the latest launch was a forward; `before` is the record of the previous one."""
         calls, growths = plan.graph.n_calls, 0
         if before is not None and before.plan.graph is plan.graph:
             growths = before.growths + (calls > before.calls)
@@ -325,6 +327,11 @@ class Engine:
     def in_flight(self) -> int:
         """Number of launches not waited for yet."""
         return len(self._flights)
+
+    @property
+    def has_step_in_flight(self) -> bool:
+        """True if a launch in flight is part of a training step, which may be skipped."""
+        return any(flight.step for flight in self._flights)
 
     def may_queue(self, plan: Plan) -> bool:
         """Return True if a step may be launched while the previous one runs: it needs no work by the host in between,
@@ -385,7 +392,7 @@ class Engine:
             self.timelines = {n: t for n, t in self.timelines.items() if n == number - 1}
             self.timelines[number] = Timeline(plan, recording, host)
         undo = store.restorer(plan) if step else lambda: None
-        self._flights.append(_Flight(plan, number, step, loss, self._is_simple(plan), undo))
+        self._flights.append(_Flight(plan, number, step, loss, self._is_simple(plan), self.has_gradients, undo))
         try:
             if step:
                 store.begin(plan, updates)
@@ -413,7 +420,7 @@ class Engine:
         while flights and self.machine.launches < flights[-1].number:
             flights[-1].undo()
             flights.pop()
-            self.plan, self.has_gradients = flights[-1].plan if flights else None, True  # only whole steps are queued
+            self.plan, self.has_gradients = (flights[-1].plan, flights[-1].has_gradients) if flights else (None, True)
 
     def wait(self, running: int = 0) -> None:
         """Wait until at most `running` launches are in flight; report the losses of finished steps.
@@ -497,7 +504,9 @@ class Engine:
         changed += [(self.store, list(vars(self.store))), (self._losses, list(vars(self._losses)))]
         if self._trains:
             changed += [(self.model, "_step optimizer_state accumulated averages".split())]
-            changed += [(p, ["host", "version"]) for p in self.model]
+            for p in self.model:
+                _ = p.host  # makes it current
+                changed.append((p, ["_host", "version"]))
         kept = [(owner, name, getattr(owner, name)) for owner, names in changed for name in names]
         back = starmap(setattr, kept)
         try:

@@ -1,7 +1,7 @@
 """Synchronizes a model with its copy in a handle's pool: places parameters there, uploads and fetches newer values.
 
-The model's arrays are newer after an assignment or a restore, and the pool is newer after an update. During a launch,
-only the methods that plan the next launch may be called: `adopt`, `next_key`, `next_update`.
+The model's arrays are newer after an assignment or a restore, and the pool is newer after an update. During a step, or
+any launch on the host, only the methods that plan the next launch may be called: `adopt`, `next_key`, `next_update`.
 """
 
 from __future__ import annotations

@@ -86,6 +86,7 @@ class Parameter(Operand, Hinting):
 
     @host.setter
     def host(self, value: Float32) -> None:
+        # Ctrl-C can interrupt this call, unlike an assignment to `_host`.
         self._host = value
 
     @property
@@ -285,7 +286,7 @@ class Model(Readable, Hinting):
         self._scope: tuple[str, ...] = ()
         self.bare_programs = Recent()  # traced one-op cells over these parameters, kept by vpps.graph
         self._trainer: weakref.ref[Any] | None = None
-        self.sharers: list[weakref.WeakMethod[Callable[[], None]]] = []  # callbacks that count PyTorch's changes
+        self.sharers: list[weakref.WeakMethod[Any]] = []  # callbacks that count PyTorch's changes
 
     def __repr__(self) -> str:
         of_each = (len(self), "parameter"), (self.n_weights, "weight"), (self.step, "step")
@@ -501,8 +502,9 @@ class Model(Readable, Hinting):
         for p in self:
             if p.trainable and p.name in averages.values:
                 average = averages.of(p)
-                kept += [(p, "host", p.host), (p, "version", p.version + 2)]
-                p.host = average
+                host = p.host
+                kept += [(p, "_host", host), (p, "version", p.version + 2)]
+                p._host = average
                 p.version += 1
 
     @serialised

@@ -194,7 +194,8 @@ class Machine(ABC):
         """Replace the kernel with one for `spec`."""
 
     def grow(self, floats: int, keep: int, pool_limit: int) -> None:
-        """Grow the pool to at least `floats` and keep its first `keep` floats. No launch may be running.
+        """Grow the pool to at least `floats` and keep its first `keep` floats. On the host, no launch may be
+        running; a GPU ends its launches first.
 
         Args:
             pool_limit: bytes that the pool may grow to.

@@ -147,7 +147,7 @@ class Halves(Session):
         """Launch `forward`. Return its plan, or None if nothing is wanted, and the checked list of what is wanted.
 
         Args:
-            waits: False to return while the launch runs, unless it belongs to an update.
+            waits: False to return while the launch runs, unless it belongs to an update, or follows a step.
         """
         train, update = as_flag(train, "train", HandleError), as_flag(update, "update", HandleError)
         keep = as_flag(keep, "keep", HandleError) or update
@@ -205,6 +205,7 @@ class Halves(Session):
 
     def _run_first(self, kept: RetainedForward, waits: bool) -> Plan:
         """Compute the values to keep, for the first time or again."""
+        waits = waits or kept.updates or self._engine.has_step_in_flight
 
         def made(planner: Planner) -> Plan:
             store, update = self._store, None
@@ -219,11 +220,11 @@ class Halves(Session):
         while skipped != self._losses.skipped:  # plan again if the previous step was skipped: counts depend on it
             skipped = self._losses.skipped
             plan = self._configurator.kernel_for(kept.graph, made, trains=True)
-            if waits or kept.updates:
+            if waits:
                 self._engine.wait()
         if not kept.updates:
             self._store.park_gradients()
-        self._run(plan, waits or kept.updates)
+        self._run(plan, waits)
         kept.note(self._engine, plan)
         return plan
 
@@ -274,10 +275,11 @@ class Halves(Session):
 
         Args:
             give: callback that writes the seeds to the pool, at an address.
-            waits: False to return while the launch runs, unless it belongs to an update.
+            waits: False to return while the launch runs, unless it belongs to an update, or follows a step.
         """
         engine = self._engine
-        if waits or kept.updates:
+        waits = waits or kept.updates or engine.has_step_in_flight
+        if waits:
             engine.wait()
         if not kept.is_current(engine):
             remedy = "call forward again, or backward before what changes them"
@@ -434,20 +436,21 @@ class Halves(Session):
             NoGradientError: the loss depends on no trainable parameter and on no input with `grad=True`.
             GraphError, CapacityError, HandleError, KernelError, NonFiniteError: see `fb`.
         """
-        sparse = as_flag(sparse, "sparse", HandleError)
+        self._check(graph, "gradients", training=True)
+        check_loss(graph, loss)
+        train, sparse = as_flag(train, "train", HandleError), as_flag(sparse, "sparse", HandleError)
         plan = self._begin_gradients(graph, loss, train, draw)
         found = self._found(plan)
         return self._engine.machine.loss(plan.loss_slot), found if sparse else dict(dense_gradients(self.model, found))
 
     def _begin_gradients(self, graph: Graph, loss: Expression, train: bool, draw: int, waits: bool = True) -> Plan:
-        """Launch `gradients`. With `waits=False`, return while the launch runs."""
-        self._check(graph, "gradients", training=True)
-        check_loss(graph, loss)
-        train = as_flag(train, "train", HandleError)
+        """Launch `gradients`, whose arguments have been checked. With `waits=False`, return while the launch runs,
+        unless it follows a step."""
         self._configurator.prepare_aside(graph)
         plan = self._configurator.kernel_for(
             graph, lambda p: p.plan_training(graph, loss, None, self._engine.parity, self._key(train, draw))
         )
+        waits = waits or self._engine.has_step_in_flight
         if waits:
             self._engine.wait()
         self._store.park_gradients()

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from vpps.model.model import Parameter
 from vpps.ops.element import WORD_BYTES
 from vpps.placement.distribution import Distribution
+from vpps.runtime.device_pool import DevicePool
 from vpps.runtime.driver import DeviceMemory, Driver
 from vpps.targets import TARGETS
 
@@ -43,6 +44,14 @@ class DeviceTensors:
     def run(self, stream: int, operators: Callable[[], object]) -> None:
         """Run operators in PyTorch's current stream."""
         operators()
+
+    def mark(self, device: Any) -> Any:
+        """Return an event after the work in PyTorch's current stream so far."""
+        return torch.cuda.current_stream(device).record_event()
+
+    def wait_for(self, mark: Any, device: Any) -> None:
+        """Let PyTorch's current stream wait for an event from `mark`."""
+        torch.cuda.current_stream(device).wait_event(mark)
 
     def copied(self, array: NDArray[Any], device: Any) -> Any:
         """Copy an array to the GPU in PyTorch's current stream. The host does not wait: the source is page-locked."""
@@ -72,7 +81,7 @@ class Floats:
         return self._flat
 
 
-_pools: weakref.WeakKeyDictionary[Any, Floats] = weakref.WeakKeyDictionary()  # by machine
+_pools: weakref.WeakKeyDictionary[DevicePool, Floats] = weakref.WeakKeyDictionary()
 
 
 class FloatPlace(NamedTuple):
@@ -104,9 +113,9 @@ class Copies:
 
     def __init__(self, machine: Any, driver: Driver, stream: int) -> None:
         self._driver, self._stream = driver, stream
-        known = _pools.get(machine)
-        if known is None or known.memory is not machine.pool.memory:
-            known = _pools[machine] = Floats(machine.pool.memory)
+        known = _pools.get(machine.pool)
+        if known is None:
+            known = _pools[machine.pool] = Floats(machine.pool.memory)
         self._pool = known
 
     def write(self, place: FloatPlace, part: Part, floats: Floats | None = None) -> None:

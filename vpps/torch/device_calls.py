@@ -1,7 +1,8 @@
 """Calls of a handle with tensors on a GPU: results and gradients are copied from device to device.
 
-A call returns before the GPU has computed, unless vpps updates the weights. A later call, or `handle.close()`, reports
-a launch that fails. The values of a graph's inputs are words of the script, which the host writes.
+A call waits for the launch before the previous one, and returns before the GPU has computed its own, unless vpps
+updates the weights. A later call, or `handle.close()`, reports a launch that fails. The values of a graph's inputs are
+words of the script, which the host writes.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class DeviceCalls(HostCalls):
 
     @serialised
     def loss(self, call: TensorCall, graph: Graph, loss: Expression, masks: Mapping[str, Any]) -> Any:
+        self.handle._check(graph, "gradients", training=True)
         plan = self.handle._begin_gradients(graph, loss, **masks, waits=False)
         with self._copying() as copies:
             found = self._gradients(copies, call, plan)

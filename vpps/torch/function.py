@@ -51,7 +51,7 @@ def dense_seed(gradient: Any) -> Any:
         )
     if gradient.layout != torch.strided:
         gradient = gradient.to_dense()
-    return gradient.detach()
+    return gradient.detach().resolve_neg()  # copies read bits
 
 
 class InputTensors:

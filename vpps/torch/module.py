@@ -69,10 +69,11 @@ class Module(Holder):
         loss_of(hidden).backward()
         optimizer.step()
 
-    Its parameters are the model's weights, in the same memory: "tree/U" is `net.tree.U`, and "tree.U" in state dicts.
-    The next call notices in-place changes by PyTorch's optimizers or other code. It may miss writes to few elements
-    through `tensor.data` or a NumPy view. `requires_grad` and `trainable` are one flag; the latest setting applies from
-    the next call on. `eval()` disables dropout; every training forward draws a new mask.
+    Its parameters are the model's weights: "tree/U" is `net.tree.U`, and "tree.U" in state dicts. On the host, they
+    share the memory of the model's arrays. The next call notices in-place changes by PyTorch's optimizers or other
+    code. It may miss writes to few elements through `tensor.data` or a NumPy view. `requires_grad` and `trainable` are
+    one flag; the latest setting applies from the next call on. `eval()` disables dropout; every training forward draws
+    a new mask.
 
     With target cuda, results are on the GPU. The parameters are there, too, if PyTorch updates them, and the model's
     arrays follow when they are read; a call returns before the GPU has computed, and misses writes through
@@ -123,7 +124,11 @@ class Module(Holder):
         self.handle = Handle(model, SGD(lr=0.0) if optimizer is None else optimizer, **options)
         gpu = copies.tensors.device(self.handle.target)
         self._calls = HostCalls(self.handle) if gpu is None else DeviceCalls(self.handle, gpu)
-        self._weights = SharedWeights(self, self.handle, self._updates, None if self._updates else gpu)
+        try:
+            self._weights = SharedWeights(self, self.handle, self._updates, gpu)
+        except ModelError:
+            self.handle.close()
+            raise
         self._options = options
         self._prefix = ""  # prefix of its names in the state dict that is being loaded
         self.register_load_state_dict_post_hook(_note_loaded)

@@ -25,7 +25,7 @@ class _Call(NamedTuple):
 
     def batch(self, tensors: Sequence[Any]) -> Batch:
         """Return the inputs without the weights."""
-        x, *others = (t.contiguous() for t in tensors[: 1 + self.n_states + self.n_masks])
+        x, *others = (t.contiguous().resolve_neg() for t in tensors[: 1 + self.n_states + self.n_masks])
         return Batch(x, self.layout, tuple(others[: self.n_states]), tuple(others[self.n_states :]))
 
     def weights(self, tensors: Sequence[Any]) -> Sequence[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from vpps.errors import HandleError, ModelError
 from vpps.model.model import Model, Parameter
 from vpps.placement.distribution import Distribution
 from vpps.session.handle import Handle
-from vpps.torch.copies import copying, put_weights
+from vpps.torch import copies
 from vpps.values import Float32
 
 _owners: weakref.WeakValueDictionary[int, SharedWeights] = weakref.WeakValueDictionary()
@@ -86,7 +87,8 @@ class Scope(Holder):
 class GpuWeights:
     """A parameter's weights in a tensor on the GPU; implements `vpps.model.model.Lender`.
 
-    It notices writes that change the tensor's version, and steps of optimizers.
+    It notices writes that change the tensor's version, and steps of optimizers. It assumes that they are in the stream
+    that is current when it notices them; copies in other streams wait for that stream.
 
     Args:
         p: the parameter; its array on the host is current.
@@ -95,6 +97,7 @@ class GpuWeights:
 
     def __init__(self, p: Parameter, device: Any, gpu: bytes) -> None:
         self.p, self._home, self._gpu = weakref.ref(p), p.host, gpu
+        self._lock, self._pid = threading.RLock(), os.getpid()
         self.follow(torch.from_numpy(self._home).to(device, copy=True))
         self._version = p.version
 
@@ -102,26 +105,45 @@ class GpuWeights:
         """Use another tensor with the same values."""
         self.tensor = tensor
         self._noticed = self._brought = tensor._version
+        self._written = copies.tensors.mark(tensor.device)
 
     def bring(self, host: Float32) -> None:
-        """Implement `Lender.bring`. Waits for the GPU. The array of `Model.averaged` remains unchanged."""
+        """Implement `Lender.bring`. Waits for the GPU. The array of `Model.averaged` remains unchanged.
+
+        Raises:
+            HandleError: this process was forked, and the array is outdated.
+        """
         version = self.tensor._version
-        if host is self._home and version != self._brought:
+        if host is not self._home or version == self._brought:
+            return
+        if os.getpid() != self._pid:
+            raise HandleError(
+                "this process was forked, and cannot read weights from the GPU: read them before, as in model.numpy() "
+                "or net.state_dict()"
+            )
+        with self._lock:
+            copies.tensors.wait_for(self._written, self.tensor.device)
             torch.from_numpy(host).copy_(self.tensor.detach())
             self._brought = version
 
     def notice(self, p: Parameter) -> None:
-        """Count changes to the tensor, and copy other changes of the parameter to it."""
+        """Count changes to the tensor, and copy assigned weights to it."""
         if p.model.is_averaged:  # it shows values that are not its weights
             return
-        version, assigned = self.tensor._version, self._version != p.version
-        if assigned and version in (self._noticed, self._brought):  # the array was current when it was assigned
-            with torch.no_grad():
-                self.tensor.copy_(torch.from_numpy(self._home))
-            self._brought = self.tensor._version
-        elif version != self._noticed:
-            p.version += 1
-        self._noticed, self._version = self.tensor._version, p.version
+        with self._lock:
+            # Other threads may write meanwhile: remember the versions that were compared.
+            version, number = self.tensor._version, p.version
+            if version == self._noticed and number == self._version:
+                return
+            if number != self._version and version == self._brought:  # an assignment first brings the newest weights
+                with torch.no_grad():
+                    self.tensor.copy_(torch.from_numpy(self._home))
+                self._brought = version = version + 1
+            elif version != self._noticed:
+                p.version += 1
+                number += 1
+            self._noticed, self._version = version, number
+            self._written = copies.tensors.mark(self.tensor.device)
 
     def can_put(self, machine: Any, distribution: Distribution) -> bool:
         """Implement `Lender.can_put`. Weights in reduced precision are packed on the host."""
@@ -132,10 +154,12 @@ class GpuWeights:
 
     def put(self, machine: Any, distribution: Distribution, parameters: Sequence[Parameter]) -> None:
         """Implement `Lender.put`."""
-        with copying(machine, self.tensor.device) as copies:
-            for p in parameters:
-                lender: Any = p.lender
-                put_weights(copies, distribution, p, lender.tensor.detach())
+        lenders: list[Any] = [p.lender for p in parameters]
+        for lender in lenders:
+            copies.tensors.wait_for(lender._written, self.tensor.device)
+        with copies.copying(machine, self.tensor.device) as begun:
+            for p, lender in zip(parameters, lenders, strict=True):
+                copies.put_weights(begun, distribution, p, lender.tensor.detach())
 
 
 @dataclass(slots=True)
@@ -230,23 +254,41 @@ class SharedWeights:
         module: module that gets the parameters.
         handle: the training handle.
         updates: True if the handle updates the weights, False if PyTorch does.
-        device: GPU that holds the weights; None for the memory of the model's arrays.
+        gpu: GPU of the results, or None. It holds the weights if PyTorch updates them.
+
+    Raises:
+        ModelError: the weights of an open Module of this model are elsewhere.
     """
 
-    def __init__(self, module: torch.nn.Module, handle: Handle, updates: bool, device: Any = None) -> None:
+    def __init__(self, module: torch.nn.Module, handle: Handle, updates: bool, gpu: Any) -> None:
         self.lock = threading.RLock()  # held from a launch until its results are read
         self.trained: list[SharedWeight] = []  # trainable parameters
         self._module = weakref.ref(module)
         self._model: Model = handle.model
         self._handle = handle
         self._updates = updates
-        self._device = device
+        others = [other.__self__ for sharer in handle.model.sharers if (other := sharer()) is not None]
+        others = [other for other in others if not (other._is_retired or other._handle._closed)]
+        lends = any(other._device is not None for other in others)
+        # Without training, a Module uses the weights where they are.
+        self._device = gpu if gpu is not None and (lends or (handle._train and not updates)) else None
+        if any(other._device != self._device for other in others):
+            raise ModelError(
+                "vpps.torch.Module: an open Module of this model has its weights on "
+                f"{'the GPU' if lends else 'the host'}, where this one cannot use them: close it first "
+                "(net.handle.close()), or evaluate with vpps.Handle(model, train=False)"
+            )
+        self._is_retired = False  # True if a Module with weights in another place has replaced this one
         self._shared: dict[Parameter, SharedWeight] = {}
         self._layout = -1
         self._refreshing = False  # True while a caller reads the tensors and may replace them
         module._parameters = LiveParameters(self)
-        sharers = [sharer for sharer in self._model.sharers if sharer() is not None]
-        self._model.sharers = [*sharers, weakref.WeakMethod(self.notice)]
+        kept = [weakref.WeakMethod(self.notice)]
+        for sharer in self._model.sharers:
+            if (other := sharer()) is not None:
+                other.__self__._is_retired |= other.__self__._device != self._device
+                kept += [] if other.__self__._is_retired else [sharer]
+        self._model.sharers = kept
         self.synchronise()
 
     def synchronise(self, reading: bool = False) -> None:
@@ -272,8 +314,8 @@ class SharedWeights:
     def notice(self) -> None:
         """Count PyTorch's changes, before another object launches or reads the model.
 
-        It takes no lock and sets only versions, because the caller may hold the lock of a handle. Weights that were
-        assigned are copied to tensors on a GPU.
+        It takes no lock of a module, because the caller may hold the lock of a handle. It sets versions, and copies
+        assigned weights to tensors on a GPU.
 
         Raises:
             HandleError, ModelError: as for `synchronise`.
@@ -282,7 +324,7 @@ class SharedWeights:
 
     def _notice(self, check: bool) -> None:
         newer = self._handle.is_newer
-        for shared in list(self._shared.values()):
+        for shared in [] if self._is_retired else list(self._shared.values()):
             p = shared.parameter
             if check:
                 shared.check_place()
@@ -314,8 +356,6 @@ class SharedWeights:
         """Update the tensors if the handle has newer weights."""
         with self.lock:
             self.synchronise(reading=True)
-            for p in self._shared if self._device is None else ():
-                _ = p.host  # another module may hold the weights on a GPU
             if not (self._updates and self._handle.is_newer):
                 return
             self._refreshing = True
@@ -348,7 +388,9 @@ class SharedWeights:
         if same is not None:
             raise ModelError(f"{p!r} and {same!r} have the same name in PyTorch, {in_torch(p.name)!r}: rename one")
         memory, lender = torch.from_numpy(p.host), None
-        if self._device is not None:
+        if self._device is None:
+            p.lender = None
+        else:
             if p.lender is None:
                 p.lender = GpuWeights(p, self._device, self._handle._engine.machine.gpu)
             lender = cast(GpuWeights, p.lender)
