@@ -35,7 +35,7 @@ class Small(NamedTuple):
 
 
 WORDS = {"hidden": 24, "embedding": 16}
-PYRAMIDS = {"epochs": 4, "limit": 2000, "lr": 0.003}
+PYRAMIDS = {"epochs": 3, "limit": 1000, "lr": 0.006}
 PAIRS = ("train.en", "train.vi", "dev.en", "dev.vi")
 TAGGER = Small(WORDS, {"epochs": 4, "limit": 200, "lr": 0.01}, labels="tag", malformed="a|O b")
 TEXT = Small(WORDS, {"epochs": 3, "limit": 200, "lr": 0.01}, labels="next")
@@ -48,7 +48,7 @@ SMALL = {
     "tree-lstm-2type": TREES,
     "tree-gru": TREES,
     "rvnn": TREES._replace(  # sees only the labels of sentences
-        sizes={**TREES.sizes, "mlp": 16}, training={"epochs": 3, "limit": 2000, "lr": 0.003}
+        sizes={**TREES.sizes, "mlp": 16}, training={"epochs": 3, "limit": 1000, "lr": 0.006}
     ),
     "mv-rnn": TREES._replace(sizes={"hidden": 8}),
     "td-rnn": TREES._replace(sizes={"hidden": 24, "mlp": 24}, training=PYRAMIDS),

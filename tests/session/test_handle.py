@@ -259,6 +259,8 @@ class TestLife:
         assert not same_bits(after, before)
         assert net.model.trainer is None
         assert "closed" in repr(handle)
+        with pytest.raises(vpps.HandleError, match="the handle is closed"):
+            handle.gradients(vpps.Graph(), None, sparse="x")  # type: ignore[call-overload]
         net.model["b"].assign(np.zeros(20))
         handle.close()
         assert not net.model["b"].numpy().any()

@@ -244,6 +244,20 @@ def test_bfloat16_and_autocast(kind: str, autocast: bool) -> None:
     same(*found, 1e-2)
 
 
+def test_lazily_negated_tensors() -> None:
+    """PyTorch passes the bits of the opposite number, and a mark."""
+    mine, theirs = (kind(1, 1) for kind in (vpps.torch.RNN, torch.nn.RNN))
+    theirs.load_state_dict(mine.state_dict())
+    x = torch.complex(torch.ones(1, 1, 1), torch.ones(1, 1, 1)).conj().imag
+    assert x.is_neg()
+    found = []
+    for net in (mine, theirs):
+        y, _ = net(x)
+        z = (torch.complex(torch.ones_like(y), y).conj() * (1 + 2j)).real.sum()
+        found.append([y, *torch.autograd.grad(z, net.parameters())])
+    same(*found, 1e-5)
+
+
 # ---- programs
 
 
