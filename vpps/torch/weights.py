@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -126,8 +127,8 @@ class GpuWeights:
             torch.from_numpy(host).copy_(self.tensor.detach())
             self._brought = version
 
-    def notice(self, p: Parameter) -> None:
-        """Count changes to the tensor, and copy assigned weights to it."""
+    def notice(self, p: Parameter, mark: Callable[[], Any]) -> None:
+        """Count changes to the tensor, and copy assigned weights to it. `mark` returns an event of the stream."""
         if p.model.is_averaged:  # it shows values that are not its weights
             return
         with self._lock:
@@ -137,13 +138,13 @@ class GpuWeights:
                 return
             if number != self._version and version == self._brought:  # an assignment first brings the newest weights
                 with torch.no_grad():
-                    self.tensor.copy_(torch.from_numpy(self._home))
+                    self.tensor.copy_(torch.from_numpy(self._home))  # the host waits for it
                 self._brought = version = version + 1
             elif version != self._noticed:
                 p.version += 1
                 number += 1
             self._noticed, self._version = version, number
-            self._written = copies.tensors.mark(self.tensor.device)
+            self._written = mark()
 
     def can_put(self, machine: Any, distribution: Distribution) -> bool:
         """Implement `Lender.can_put`. Weights in reduced precision are packed on the host."""
@@ -155,8 +156,8 @@ class GpuWeights:
     def put(self, machine: Any, distribution: Distribution, parameters: Sequence[Parameter]) -> None:
         """Implement `Lender.put`."""
         lenders: list[Any] = [p.lender for p in parameters]
-        for lender in lenders:
-            copies.tensors.wait_for(lender._written, self.tensor.device)
+        for mark in {id(lender._written): lender._written for lender in lenders}.values():
+            copies.tensors.wait_for(mark, self.tensor.device)
         with copies.copying(machine, self.tensor.device) as begun:
             for p, lender in zip(parameters, lenders, strict=True):
                 copies.put_weights(begun, distribution, p, lender.tensor.detach())
@@ -324,13 +325,14 @@ class SharedWeights:
 
     def _notice(self, check: bool) -> None:
         newer = self._handle.is_newer
+        mark = cache(lambda: copies.tensors.mark(self._device))  # one event for all weights
         for shared in [] if self._is_retired else list(self._shared.values()):
             p = shared.parameter
             if check:
                 shared.check_place()
             changed = shared.has_changed(newer)
             if shared.lender is not None:
-                shared.lender.notice(p)
+                shared.lender.notice(p, mark)
             elif changed:
                 if self._updates and (p.version != shared.packed or newer):
                     raise HandleError(
@@ -394,7 +396,7 @@ class SharedWeights:
             if p.lender is None:
                 p.lender = GpuWeights(p, self._device, self._handle._engine.machine.gpu)
             lender = cast(GpuWeights, p.lender)
-            lender.notice(p)
+            lender.notice(p, lambda: copies.tensors.mark(self._device))
             memory = lender.tensor.detach()
         tensor = torch.nn.Parameter(memory, requires_grad=p.trainable)
         _owners[id(tensor)] = self
