@@ -28,6 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FUSED = ("fuzz", "ops", "record")
+QUICK = ("compiler", "engine", "tuning", "test_gradient_tiles", "test_slots", "test_windows")
 
 DATA = Path(os.environ.get("VPPS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
@@ -71,9 +72,9 @@ def no_script_is_verified_twice() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def quick_compilation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile emulated kernels without optimisation in tests that launch their own kernels a few times. tests/simt,
-    tests/zoo and others use the same kernels as users."""
-    if request.path.parts[len(Path(__file__).parts) - 1] in ("compiler", "engine", "tuning"):
+    """Compile emulated kernels without optimisation in tests that launch their own kernels a few times. Others, as in
+    tests/zoo, use the same kernels as users."""
+    if request.path.parts[len(Path(__file__).parts) - 1] in QUICK or request.path.stem in QUICK:
         from vpps.kernel import simt_compiler
 
         flags = ["-O0" if flag == "-O1" else flag for flag in simt_compiler.KERNEL_FLAGS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _weakrefset
 import inspect
 import sys
 import weakref
@@ -11,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 _FINALIZE = weakref.finalize.__call__.__code__
+_REMOVE = (weakref.__file__, "remove"), (_weakrefset.__file__, "_remove")
 
 
 def interrupted(work: Callable[[], object], every: int = 1) -> Iterator[bool]:
@@ -59,9 +61,12 @@ def interrupt_at(step: int, work: Callable[[], object]) -> tuple[bool, bool]:
 
 
 def _in_finaliser(frame: FrameType | None) -> bool:
-    """Python swallows exceptions in finalisers, and in garbage-collection callbacks, which Hypothesis uses."""
-    while (
-        frame is not None and frame.f_code.co_name not in ("__del__", "gc_callback") and frame.f_code is not _FINALIZE
-    ):
+    """Python swallows exceptions in finalisers, in callbacks of weak references and of the garbage collector."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name in ("__del__", "gc_callback") or code is _FINALIZE:  # Hypothesis has such a callback
+            return True
+        if (code.co_filename, code.co_name) in _REMOVE:
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False

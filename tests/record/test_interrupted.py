@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -38,6 +41,19 @@ def recording(model: vpps.Model, kind: str) -> vpps.Expression:
         return vpps.sum(graph.map([leaf, join], kind=[0, 0, 1], children=children, inputs=xs)[2])
     h = graph.lookup(model["E"], 1) if kind == "lookup" else graph.call(step, graph.zeros(4), graph.input(np.ones(4)))
     return vpps.sum(step(h, graph.input(np.ones(4))))
+
+
+def test_callbacks_of_weak_references_are_not_interrupted() -> None:
+    """Python would swallow the exception."""
+    values: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+    members: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def work() -> None:
+        values["a"] = value = type("Value", (), {})()
+        members.add(value)
+
+    work()
+    assert all(interrupted(work))
 
 
 @pytest.mark.parametrize("kind", ["call", "lookup", "map"])
