@@ -29,7 +29,7 @@ def rows(seed: int = 0, requires_grad: bool = False) -> Any:
 
 
 class Pair:
-    """The same network twice: on the host, and on the GPU."""
+    """Two equal networks, one on the host and one on the GPU."""
 
     def __init__(self, posing: Posing, *optimizer: vpps.Optimizer, **options: Any) -> None:
         self.posing = posing

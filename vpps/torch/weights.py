@@ -104,7 +104,7 @@ class GpuWeights:
 
     def follow(self, tensor: Any) -> None:
         """Use another tensor with the same values."""
-        self.tensor = tensor
+        self.tensor, self.memory = tensor, tensor.detach()
         self._noticed = self._brought = tensor._version
         self._written = copies.tensors.mark(tensor.device)
 
@@ -124,7 +124,7 @@ class GpuWeights:
             )
         with self._lock:
             copies.tensors.wait_for(self._written, self.tensor.device)
-            torch.from_numpy(host).copy_(self.tensor.detach())
+            torch.from_numpy(host).copy_(self.memory)
             self._brought = version
 
     def notice(self, p: Parameter, mark: Callable[[], Any]) -> None:
@@ -160,7 +160,7 @@ class GpuWeights:
             copies.tensors.wait_for(mark, self.tensor.device)
         with copies.copying(machine, self.tensor.device) as begun:
             for p, lender in zip(parameters, lenders, strict=True):
-                copies.put_weights(begun, distribution, p, lender.tensor.detach())
+                copies.put_weights(begun, distribution, p, lender.memory)
 
 
 @dataclass(slots=True)
@@ -168,8 +168,8 @@ class SharedWeight:
     """A parameter and its tensor, with the state of both at the last check.
 
     Attributes:
-        memory: tensor that owns the memory: the model's array, or a tensor on the GPU.
-        lender: owner of the weights on the GPU; None if the tensor shares the memory of the model's array.
+        array: the model's weights, whose memory the tensor shares; None if the weights are on a GPU.
+        lender: owner of the weights on the GPU, whose memory the tensor shares; None if they are on the host.
         place: the module's dict that holds the tensor under the name `key`.
         scopes: path to the owner of `place`: for each enclosing scope, its parent's dict, its name and its module.
         version: version of the tensor. Every operator that writes to the tensor increments it.
@@ -181,7 +181,7 @@ class SharedWeight:
 
     parameter: Parameter
     tensor: Any
-    memory: Any
+    array: Float32 | None
     lender: GpuWeights | None
     place: LiveParameters
     scopes: Sequence[tuple[Any, str, torch.nn.Module]]
@@ -198,10 +198,10 @@ class SharedWeight:
     def sampled(self) -> bytes:
         """Return bits of at least SAMPLE evenly spaced weights. Code that replaces weights replaces most of them.
         Return nothing for weights on a GPU, because the host would have to wait for it."""
-        if self.lender is not None:
+        if self.array is None:
             return b""
-        flat = self.memory.numpy().reshape(-1)
-        return bytes(flat[:: max(1, len(flat) // SAMPLE)].tobytes())
+        flat = self.array.reshape(-1)
+        return flat[:: max(1, len(flat) // SAMPLE)].tobytes()
 
     def check_place(self) -> None:
         """Raise ModelError if the module holds a different tensor."""
@@ -228,7 +228,7 @@ class SharedWeight:
 
     def _adopt(self, data: Any) -> None:
         """Copy the values of an array that the user assigned by `tensor.data = ...`, and restore the shared memory."""
-        expected = self.memory
+        expected = torch.from_numpy(self.array) if self.lender is None else self.lender.memory
         if data.dtype != expected.dtype or data.shape != expected.shape or data.device != expected.device:
             raise ModelError(
                 f"{self.parameter!r}: its weights have become {data.dtype} of shape {tuple(data.shape)} on "
@@ -269,11 +269,11 @@ class SharedWeights:
         self._handle = handle
         self._updates = updates
         others = [other.__self__ for sharer in handle.model.sharers if (other := sharer()) is not None]
-        others = [other for other in others if not (other._is_retired or other._handle._closed)]
-        lends = any(other._device is not None for other in others)
+        still_open = [other for other in others if not other._handle._closed]
+        lends = any(other._device is not None for other in still_open)
         # Without training, a Module uses the weights where they are.
         self._device = gpu if gpu is not None and (lends or (handle._train and not updates)) else None
-        if any(other._device != self._device for other in others):
+        if any(other._device != self._device for other in still_open):
             raise ModelError(
                 "vpps.torch.Module: an open Module of this model has its weights on "
                 f"{'the GPU' if lends else 'the host'}, where this one cannot use them: close it first "
@@ -284,12 +284,10 @@ class SharedWeights:
         self._layout = -1
         self._refreshing = False  # True while a caller reads the tensors and may replace them
         module._parameters = LiveParameters(self)
-        kept = [weakref.WeakMethod(self.notice)]
-        for sharer in self._model.sharers:
-            if (other := sharer()) is not None:
-                other.__self__._is_retired |= other.__self__._device != self._device
-                kept += [] if other.__self__._is_retired else [sharer]
-        self._model.sharers = kept
+        for other in others:
+            other._is_retired = other._device != self._device
+        kept = [*(other for other in others if not other._is_retired), self]
+        self._model.sharers = [weakref.WeakMethod(each.notice) for each in kept]
         self.synchronise()
 
     def synchronise(self, reading: bool = False) -> None:
@@ -325,13 +323,13 @@ class SharedWeights:
 
     def _notice(self, check: bool) -> None:
         newer = self._handle.is_newer
-        mark = cache(lambda: copies.tensors.mark(self._device))  # one event for all weights
+        mark = None if self._device is None else cache(self._mark)  # one event for all weights
         for shared in [] if self._is_retired else list(self._shared.values()):
             p = shared.parameter
             if check:
                 shared.check_place()
             changed = shared.has_changed(newer)
-            if shared.lender is not None:
+            if shared.lender is not None and mark is not None:
                 shared.lender.notice(p, mark)
             elif changed:
                 if self._updates and (p.version != shared.packed or newer):
@@ -344,6 +342,9 @@ class SharedWeights:
                 shared.version, shared.address = shared.tensor._version, shared.tensor.data_ptr()
             if shared.packed != p.version:
                 shared.packed, shared.sample = p.version, shared.sampled()
+
+    def _mark(self) -> Any:
+        return copies.tensors.mark(self._device)
 
     def refuse_hooks(self) -> None:
         """Raise HandleError if a hook waits for a gradient that only vpps sees."""
@@ -389,15 +390,16 @@ class SharedWeights:
         same = next((other for other in self._shared if in_torch(other.name) == in_torch(p.name)), None)
         if same is not None:
             raise ModelError(f"{p!r} and {same!r} have the same name in PyTorch, {in_torch(p.name)!r}: rename one")
-        memory, lender = torch.from_numpy(p.host), None
+        array: Float32 | None = p.host
+        memory, lender = torch.from_numpy(array), None
         if self._device is None:
             p.lender = None
         else:
             if p.lender is None:
                 p.lender = GpuWeights(p, self._device, self._handle._engine.machine.gpu)
             lender = cast(GpuWeights, p.lender)
-            lender.notice(p, lambda: copies.tensors.mark(self._device))
-            memory = lender.tensor.detach()
+            lender.notice(p, self._mark)
+            array, memory = None, lender.memory
         tensor = torch.nn.Parameter(memory, requires_grad=p.trainable)
         _owners[id(tensor)] = self
         module = self._module()
@@ -416,7 +418,7 @@ class SharedWeights:
         # Like `register_parameter`, but that rejects attribute names, such as "loss", and names with a dot.
         dict.__setitem__(place, name, tensor)
         seen = tensor._version, p.version, p.trainable, tensor.data_ptr()
-        return SharedWeight(p, tensor, memory, lender, place, way, name, *seen)
+        return SharedWeight(p, tensor, array, lender, place, way, name, *seen)
 
 
 def in_torch(name: str) -> str:
